@@ -1,5 +1,5 @@
 /* nntrain.h - v0.1.0 - trains convolutional networks on the CPU - license at the end
-@@DOC@@
+doc
 */
 #ifndef NNTRAIN_H
 #define NNTRAIN_H
@@ -127,8 +127,9 @@ typedef struct nnt_linear_desc {
 NNT_API nnt_node nnt_linear(nnt_node x, int features);
 NNT_API nnt_node nnt_linear_ex(nnt_node x, nnt_linear_desc d);
 
-/* (c, h, w) -> (c h w, 1, 1). Costs nothing. */
+/* The same values under another shape; flatten: (c h w, 1, 1). Cost nothing. */
 NNT_API nnt_node nnt_flatten(nnt_node x);
+NNT_API nnt_node nnt_reshape(nnt_node x, int channels, int height, int width);
 
 NNT_API nnt_node nnt_relu(nnt_node x);                         /* max(x, 0) */
 NNT_API nnt_node nnt_leaky_relu(nnt_node x, float slope);      /* x > 0 ? x : slope x; slope at least 0 (usual 0.01) */
@@ -358,6 +359,14 @@ NNT_API nnt_result   nnt_loader_rewind(nnt_loader *l, int64_t epoch);  /* the ne
    Training
    ============================================================================ */
 
+/* What a loss counts over a batch. */
+typedef struct nnt_loss {
+    double sum;                     /* of weight*loss over samples */
+    double weight;                  /* sum of the samples' weights: class_weights[label], else 1; ignored samples 0 */
+    double correct, correct5;       /* samples whose label is the largest logit, among the five largest */
+    double samples;                 /* that count */
+} nnt_loss;
+
 /* Forward, backward and, each optimizer.accumulate calls, the update. loss may be NULL. NNT_ERR_NOT_FINITE when the
    loss is not finite: nothing was updated then. */
 NNT_API nnt_result nnt_step(nnt_net *net, const nnt_batch *batch, float *loss);
@@ -365,8 +374,14 @@ NNT_API nnt_result nnt_step(nnt_net *net, const nnt_batch *batch, float *loss);
 /* Applies gradients that wait for more batches (accumulate); without such it does nothing. */
 NNT_API nnt_result nnt_update(nnt_net *net);
 
-/* Forward and backward without an update, to look at gradients (nnt_grad). */
+/* Forward and backward, to look at gradients (nnt_grad): weights, running statistics and the count of steps stay as they
+   are. Not while gradients wait for more batches. */
 NNT_API nnt_result nnt_backward(nnt_net *net, const nnt_batch *batch, float *loss);
+
+/* Counts of the last batch that nnt_step or nnt_backward saw. */
+NNT_API nnt_loss   nnt_last_loss(const nnt_net *net);
+NNT_API int64_t    nnt_steps(const nnt_net *net);              /* nnt_step calls that succeeded so far */
+NNT_API nnt_result nnt_set_learning_rate(nnt_net *net, float lr);      /* optimizer.lr from now on; its schedule stays */
 
 /* count samples, NCHW, as many as you like; y gets count rows of what the loss was given: for cross_entropy logits.
    Nothing random takes place, batch norm uses its running statistics. */
@@ -424,7 +439,8 @@ NNT_API int nnt_progress(void *user, nnt_net *net, const nnt_progress_info *info
 
 /* Weights and running statistics, float32. Written beside, flushed, then renamed. */
 NNT_API nnt_result nnt_save(nnt_net *net, const char *path);
-/* All or nothing: every parameter has to be there with its shape, f32, f64, f16 or bf16; more tensors are an error. */
+/* All or nothing: every parameter of the net has to be there with its shape, as f32, f64, f16 or bf16. Other tensors in
+   the file are passed over. */
 NNT_API nnt_result nnt_load(nnt_net *net, const char *path);
 #endif
 
@@ -477,7 +493,8 @@ enum {
     NNT_OP_DROPOUT,             /* X -> Y                     f[0] = p; backward is the same op on gradients; X may be Y */
     NNT_OP_NOISE,               /* X -> Y                     variant NNT_NOISE_..., f: amount, low, high, clamp; X may be Y */
     NNT_OP_NOISE_GRAD,          /* GY X -> GX                 0 where salt or pepper or the clamp took over; GX may be GY */
-    NNT_OP_BN_STATS,            /* X RUNNING -> STATS RUNNING  STATS: mean[c], 1/sqrt(var+eps)[c]. f: eps, momentum. Once a step */
+    NNT_OP_BN_STATS,            /* X -> STATS                 mean[c], 1/sqrt(var+eps)[c], unbiased var[c]. f: eps */
+    NNT_OP_BN_RUNNING,          /* STATS RUNNING -> RUNNING   r = (1 - f[1]) r + f[1] batch's. Once a step, never repeated */
     NNT_OP_BN_APPLY,            /* X STATS [W B] -> Y         flag RELU; X may be Y */
     NNT_OP_BN_EVAL,             /* X RUNNING [W B] -> Y       RUNNING: mean[c], var[c]; flag RELU; X may be Y */
     NNT_OP_BN_GRAD,             /* X GY STATS [W] [MASK] -> GX [GW GB]  GX may be GY or X; flag ACCUMULATE: gx +=; adds to GW, GB when run->accumulate */
@@ -536,14 +553,6 @@ typedef struct nnt_run {
     int64_t  update;                /*   number of this update from 1; */
     float    grad_scale;            /*   gradients are multiplied by this first */
 } nnt_run;
-
-/* What CROSS_ENTROPY and MSE write to LOSS. */
-typedef struct nnt_loss {
-    double sum;                     /* of weight*loss over samples */
-    double weight;                  /* sum of the samples' weights */
-    double correct, correct5;       /* samples whose label is the largest logit, among the five largest */
-    double samples;                 /* that count */
-} nnt_loss;
 
 /* A device's functions. Order of calls: open; alloc; workspace for each op; run, upload, download in any order; release;
    close. Functions get the device that open made. All return NNT_OK or write a sentence to the device's text that
@@ -1326,7 +1335,9038 @@ static void nnti_random4(uint32_t out[4], uint64_t seed, uint64_t step, uint32_t
 }
 static float nnti_unit(uint32_t bits) { return (float)(bits >> 8) * (1.0f / 16777216.0f); }    /* [0, 1), exact */
 
-/* @@SECTIONS@@ */
+/* ============================================================================
+   >>vectors    Short vectors: what the compilers' vector types lack beside C's operators
+   nnti_f8 is 8 floats, nnti_u8 8 words; a cast between them keeps the bits, comparisons give all ones or zeros.
+   Functions end in the instruction set: nnti_fma_avx2 for 8 lanes, _avx512 for 16, _neon for 4.
+   ============================================================================ */
+
+#if defined(NNTI_X86)
+typedef float    nnti_f8 __attribute__((vector_size(32)));
+typedef int32_t  nnti_i8 __attribute__((vector_size(32)));
+typedef uint32_t nnti_u8 __attribute__((vector_size(32)));
+
+NNTI_AVX2 NNTI_INLINE nnti_f8 nnti_set_avx2(float a) { return (nnti_f8)_mm256_set1_ps(a); }
+NNTI_AVX2 NNTI_INLINE nnti_f8 nnti_fma_avx2(nnti_f8 a, nnti_f8 b, nnti_f8 c)
+{
+    return (nnti_f8)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+}
+NNTI_AVX2 NNTI_INLINE nnti_f8 nnti_sqrt_avx2(nnti_f8 a) { return (nnti_f8)_mm256_sqrt_ps((__m256)a); }
+NNTI_AVX2 NNTI_INLINE nnti_f8 nnti_round_avx2(nnti_f8 a)
+{
+    return (nnti_f8)_mm256_round_ps((__m256)a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+NNTI_AVX2 NNTI_INLINE nnti_i8 nnti_to_int_avx2(nnti_f8 a) { return (nnti_i8)_mm256_cvtps_epi32((__m256)a); }
+NNTI_AVX2 NNTI_INLINE nnti_f8 nnti_from_int_avx2(nnti_u8 a) { return (nnti_f8)_mm256_cvtepi32_ps((__m256i)a); }
+/* A value that is not a number in b passes, one in a does not; of equal values b. */
+NNTI_AVX2 NNTI_INLINE nnti_f8 nnti_max_avx2(nnti_f8 a, nnti_f8 b) { return (nnti_f8)_mm256_max_ps((__m256)a, (__m256)b); }
+NNTI_AVX2 NNTI_INLINE nnti_f8 nnti_min_avx2(nnti_f8 a, nnti_f8 b) { return (nnti_f8)_mm256_min_ps((__m256)a, (__m256)b); }
+NNTI_AVX2 NNTI_INLINE nnti_f8 nnti_select_avx2(nnti_i8 mask, nnti_f8 a, nnti_f8 b)        /* mask ? a : b */
+{
+    return (nnti_f8)_mm256_blendv_ps((__m256)b, (__m256)a, (__m256)mask);
+}
+NNTI_AVX2 NNTI_INLINE nnti_f8 nnti_abs_avx2(nnti_f8 a) { return (nnti_f8)((nnti_u8)a & 0x7fffffffu); }
+NNTI_AVX2 NNTI_INLINE nnti_f8 nnti_copysign_avx2(nnti_f8 a, nnti_f8 sign)                   /* a at least +0 */
+{
+    return (nnti_f8)((nnti_u8)a | ((nnti_u8)sign & 0x80000000u));
+}
+
+/* The first n floats at p, and zeros; the other way round. n from 1; 8 and more are 8. */
+static const int32_t nnti_lane_mask[16] = { -1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0 };
+NNTI_AVX2 NNTI_INLINE __m256i nnti_lanes_avx2(int64_t n)
+{
+    return _mm256_loadu_si256((const __m256i *)(const void *)(nnti_lane_mask + 8 - n));
+}
+NNTI_AVX2 NNTI_INLINE nnti_f8 nnti_get_avx2(const float *p, int64_t n)
+{
+    return (nnti_f8)(n >= 8 ? _mm256_loadu_ps(p) : _mm256_maskload_ps(p, nnti_lanes_avx2(n)));
+}
+NNTI_AVX2 NNTI_INLINE void nnti_put_avx2(float *p, nnti_f8 v, int64_t n)
+{
+    if (n >= 8) _mm256_storeu_ps(p, (__m256)v);
+    else _mm256_maskstore_ps(p, nnti_lanes_avx2(n), (__m256)v);
+}
+#endif
+
+/* ============================================================================
+   >>random-fill    Arrays of random words, uniforms and normals, with the same bits from every instruction set
+   Numbers of >>random, element e of a sample from block e / 4. Every multiply-add is an explicit fma and no product
+   meets a bare addition, so that neither contraction nor the instruction set changes a bit. -ffast-math may.
+   ============================================================================ */
+
+/* The counter's words beside the block. */
+typedef struct nnti_random_key { uint64_t seed, step; uint32_t stream, sample; } nnti_random_key;
+
+enum { NNTI_DRAW_BITS, NNTI_DRAW_UNIT, NNTI_DRAW_SIGNED, NNTI_DRAW_NORMAL };  /* words; [0, 1); [-1, 1); normal: floats */
+enum { NNTI_DRAW_GROUP = 64 };             /* elements made at a time: 16 blocks, a multiple of every vector's */
+
+/* ln(1 + t) on [sqrt(1/2) - 1, sqrt(2) - 1], sine and cosine on [-pi/4, pi/4]: Cephes' single-precision polynomials. */
+static const float nnti_log_poly[9] = { 7.0376836292e-2f, -1.1514610310e-1f, 1.1676998740e-1f, -1.2420140846e-1f,
+    1.4249322787e-1f, -1.6668057665e-1f, 2.0000714765e-1f, -2.4999993993e-1f, 3.3333331174e-1f };
+static const float nnti_sin_poly[3] = { -1.9515295891e-4f, 8.3321608736e-3f, -1.6666654611e-1f };
+static const float nnti_cos_poly[5] = { 2.443315711809948e-5f, -1.388731625493765e-3f, 4.166664568298827e-2f, -0.5f, 1.0f };
+#define NNTI_LN2_HIGH 0.693359375f          /* 10 bits, so that its products with exponents are exact */
+#define NNTI_LN2_LOW  -2.12194440e-4f
+#define NNTI_SQRT_HALF 0x3f3504f3u          /* bits of sqrt(1/2) */
+#define NNTI_QUARTER_TURN 3.6572951981e-10f /* (pi / 2) / 2^32 */
+#define NNTI_TWO_TO_M23 1.1920928955078125e-7f
+#define NNTI_TWO_TO_M24 5.9604644775390625e-8f
+
+/* Two independent standard normals from two words (Box and Muller 1958): sqrt(-2 ln u) times cosine and sine of an
+   angle. At most 6.77; u is within (0, 1]. */
+static void nnti_normal_pair(uint32_t a, uint32_t b, float *z0, float *z1)
+{
+    /* f = a + 1/2 rounded once, u = f / 2^32; f = 2^(e + 32) (1 + t) with 1 + t in [sqrt(1/2), sqrt(2)) */
+    float f = fmaf((float)(int32_t)(a >> 16), 65536.0f, (float)(int32_t)(a & 0xffffu) + 0.5f);
+    uint32_t m = nnti_float_bits(f) - NNTI_SQRT_HALF;
+    float e = (float)(((int32_t)m >> 23) - 32);
+    float t = nnti_bits_float((m & 0x7fffffu) + NNTI_SQRT_HALF) - 1.0f, q = t * t, p = nnti_log_poly[0];
+    float g, w, s, c, r;
+    uint32_t swap, sign0, sign1, x, y;
+    int i;
+    for (i = 1; i < 9; i++) p = fmaf(p, t, nnti_log_poly[i]);
+    p = fmaf(p * t, q, e * NNTI_LN2_LOW);
+    p = fmaf(q, -0.5f, p) + t;
+    p = fmaf(e, NNTI_LN2_HIGH, p);                              /* ln u */
+    r = sqrtf(p * -2.0f);
+
+    /* the two top bits choose the quadrant, the other thirty an angle in [-pi/4, pi/4) */
+    g = (float)(int32_t)(b << 2) * NNTI_QUARTER_TURN;
+    w = g * g;
+    s = nnti_sin_poly[0];
+    for (i = 1; i < 3; i++) s = fmaf(s, w, nnti_sin_poly[i]);
+    s = fmaf(s * w, g, g);
+    c = nnti_cos_poly[0];
+    for (i = 1; i < 5; i++) c = fmaf(c, w, nnti_cos_poly[i]);
+    swap = 0u - (b >> 30 & 1u);
+    sign0 = (b ^ b << 1) & 0x80000000u;
+    sign1 = b & 0x80000000u;
+    x = (nnti_float_bits(s) & swap) | (nnti_float_bits(c) & ~swap);
+    y = (nnti_float_bits(c) & swap) | (nnti_float_bits(s) & ~swap);
+    *z0 = r * nnti_bits_float(x ^ sign0);
+    *z1 = r * nnti_bits_float(y ^ sign1);
+}
+/* to[0 .. 64 groups) = elements from 64 group on; blocks from 2^32 on go to the next sample. */
+static void nnti_draw_groups_c(uint32_t *to, int kind, const nnti_random_key *k, uint64_t group, int64_t groups)
+{
+    uint64_t block = group * (NNTI_DRAW_GROUP / 4), end = block + (uint64_t)groups * (NNTI_DRAW_GROUP / 4);
+    float z[4];
+    int i;
+    for (; block < end; block++, to += 4) {
+        nnti_random4(to, k->seed, k->step, k->stream, k->sample + (uint32_t)(block >> 32), (uint32_t)block);
+        if (kind == NNTI_DRAW_BITS) continue;
+        if (kind == NNTI_DRAW_NORMAL) {
+            nnti_normal_pair(to[0], to[1], &z[0], &z[1]);
+            nnti_normal_pair(to[2], to[3], &z[2], &z[3]);
+        } else if (kind == NNTI_DRAW_UNIT) {
+            for (i = 0; i < 4; i++) z[i] = nnti_unit(to[i]);
+        } else {
+            for (i = 0; i < 4; i++) z[i] = (float)((int32_t)(to[i] >> 8) - 8388608) * NNTI_TWO_TO_M23;
+        }
+        memcpy(to, z, sizeof z);
+    }
+}
+
+#if defined(NNTI_X86) || defined(NNTI_NEON)
+/* The same for W blocks at a time; instantiated below. */
+#define NNTI_DRAW_VARIANT(W, ISA, TARGET)                                                                              \
+TARGET NNTI_INLINE void nnti_philox_##ISA(nnti_u##W *c, uint64_t key)                                                  \
+{                                                                                                                      \
+    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);                                                           \
+    nnti_u##W h0, l0, h1, l1;                                                                                          \
+    int r;                                                                                                             \
+    for (r = 0; r < 10; r++) {                                                                                         \
+        nnti_mul_##ISA(c[0], 0xD2511F53u, &h0, &l0);                                                                   \
+        nnti_mul_##ISA(c[2], 0xCD9E8D57u, &h1, &l1);                                                                   \
+        c[0] = h1 ^ c[1] ^ k0;                                                                                         \
+        c[1] = l1;                                                                                                     \
+        c[2] = h0 ^ c[3] ^ k1;                                                                                         \
+        c[3] = l0;                                                                                                     \
+        k0 += 0x9E3779B9u;                                                                                             \
+        k1 += 0xBB67AE85u;                                                                                             \
+    }                                                                                                                  \
+}                                                                                                                      \
+/* p = p x + coefficient */                                                                                            \
+TARGET NNTI_INLINE nnti_f##W nnti_horner_##ISA(nnti_f##W p, nnti_f##W x, float coefficient)                            \
+{                                                                                                                      \
+    return nnti_fma_##ISA(p, x, nnti_set_##ISA(coefficient));                                                          \
+}                                                                                                                      \
+TARGET NNTI_INLINE void nnti_normal_pair_##ISA(nnti_u##W *pa, nnti_u##W *pb)                                           \
+{                                                                                                                      \
+    nnti_u##W a = *pa, b = *pb, m, swap, x, y;                                                                         \
+    nnti_f##W f, e, t, q, p, r, g, w, s, c;                                                                            \
+    f = nnti_fma_##ISA(nnti_from_int_##ISA(a >> 16), nnti_set_##ISA(65536.0f), nnti_from_int_##ISA(a & 0xffffu) + 0.5f); \
+    m = (nnti_u##W)f - NNTI_SQRT_HALF;                                                                                 \
+    e = nnti_from_int_##ISA((nnti_u##W)((nnti_i##W)m >> 23) - 32u);                                                    \
+    t = (nnti_f##W)((m & 0x7fffffu) + NNTI_SQRT_HALF) - 1.0f;                                                          \
+    q = t * t;                                                                                                         \
+    p = nnti_horner_##ISA(nnti_set_##ISA(nnti_log_poly[0]), t, nnti_log_poly[1]);                                      \
+    p = nnti_horner_##ISA(p, t, nnti_log_poly[2]);                                                                     \
+    p = nnti_horner_##ISA(p, t, nnti_log_poly[3]);                                                                     \
+    p = nnti_horner_##ISA(p, t, nnti_log_poly[4]);                                                                     \
+    p = nnti_horner_##ISA(p, t, nnti_log_poly[5]);                                                                     \
+    p = nnti_horner_##ISA(p, t, nnti_log_poly[6]);                                                                     \
+    p = nnti_horner_##ISA(p, t, nnti_log_poly[7]);                                                                     \
+    p = nnti_horner_##ISA(p, t, nnti_log_poly[8]);                                                                     \
+    p = nnti_fma_##ISA(p * t, q, e * NNTI_LN2_LOW);                                                                    \
+    p = nnti_fma_##ISA(q, nnti_set_##ISA(-0.5f), p) + t;                                                               \
+    p = nnti_fma_##ISA(e, nnti_set_##ISA(NNTI_LN2_HIGH), p);                                                           \
+    r = nnti_sqrt_##ISA(p * -2.0f);                                                                                    \
+    g = nnti_from_int_##ISA(b << 2) * NNTI_QUARTER_TURN;                                                               \
+    w = g * g;                                                                                                         \
+    s = nnti_horner_##ISA(nnti_set_##ISA(nnti_sin_poly[0]), w, nnti_sin_poly[1]);                                      \
+    s = nnti_horner_##ISA(s, w, nnti_sin_poly[2]);                                                                     \
+    s = nnti_fma_##ISA(s * w, g, g);                                                                                   \
+    c = nnti_horner_##ISA(nnti_set_##ISA(nnti_cos_poly[0]), w, nnti_cos_poly[1]);                                      \
+    c = nnti_horner_##ISA(c, w, nnti_cos_poly[2]);                                                                     \
+    c = nnti_horner_##ISA(c, w, nnti_cos_poly[3]);                                                                     \
+    c = nnti_horner_##ISA(c, w, nnti_cos_poly[4]);                                                                     \
+    swap = (nnti_u##W)((nnti_i##W)(b << 1) >> 31);                                                                     \
+    x = ((nnti_u##W)s & swap) | ((nnti_u##W)c & ~swap);                                                                \
+    y = ((nnti_u##W)c & swap) | ((nnti_u##W)s & ~swap);                                                                \
+    *pa = (nnti_u##W)(r * (nnti_f##W)(x ^ ((b ^ b << 1) & 0x80000000u)));                                              \
+    *pb = (nnti_u##W)(r * (nnti_f##W)(y ^ (b & 0x80000000u)));                                                         \
+}                                                                                                                      \
+TARGET static void nnti_draw_groups_##ISA(uint32_t *to, int kind, const nnti_random_key *k, uint64_t group,            \
+                                          int64_t groups)                                                              \
+{                                                                                                                      \
+    uint64_t block = group * (NNTI_DRAW_GROUP / 4), end = block + (uint64_t)groups * (NNTI_DRAW_GROUP / 4);            \
+    nnti_u##W zero = { 0 }, c[4];                                                                                      \
+    int i;                                                                                                             \
+    for (; block < end; block += W, to += 4 * W) {                                                                     \
+        c[0] = nnti_count_##ISA() + (uint32_t)block;                                                                   \
+        c[1] = zero + (k->sample + (uint32_t)(block >> 32));                                                           \
+        c[2] = zero + (uint32_t)k->step;                                                                               \
+        c[3] = zero + (k->stream | (uint32_t)(k->step >> 32) << 16);                                                   \
+        nnti_philox_##ISA(c, k->seed);                                                                                 \
+        if (kind == NNTI_DRAW_NORMAL) {                                                                                \
+            nnti_normal_pair_##ISA(&c[0], &c[1]);                                                                      \
+            nnti_normal_pair_##ISA(&c[2], &c[3]);                                                                      \
+        } else if (kind == NNTI_DRAW_UNIT) {                                                                           \
+            for (i = 0; i < 4; i++) c[i] = (nnti_u##W)(nnti_from_int_##ISA(c[i] >> 8) * NNTI_TWO_TO_M24);              \
+        } else if (kind == NNTI_DRAW_SIGNED) {                                                                         \
+            for (i = 0; i < 4; i++)                                                                                    \
+                c[i] = (nnti_u##W)(nnti_from_int_##ISA((c[i] >> 8) - 8388608u) * NNTI_TWO_TO_M23);                     \
+        }                                                                                                              \
+        nnti_interleave_##ISA(to, c);                                                                                  \
+    }                                                                                                                  \
+}
+#endif
+
+#if defined(NNTI_X86)
+NNTI_AVX2 NNTI_INLINE nnti_u8 nnti_count_avx2(void)
+{
+    nnti_u8 lanes = { 0, 1, 2, 3, 4, 5, 6, 7 };
+    return lanes;
+}
+/* a m as 64 bits in two halves */
+NNTI_AVX2 NNTI_INLINE void nnti_mul_avx2(nnti_u8 a, uint32_t m, nnti_u8 *high, nnti_u8 *low)
+{
+    __m256i factor = _mm256_set1_epi32((int)m), even = _mm256_mul_epu32((__m256i)a, factor);
+    __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64((__m256i)a, 32), factor);
+    *low = (nnti_u8)_mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa);
+    *high = (nnti_u8)_mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
+}
+/* to[4 lane + i] = c[i][lane] */
+NNTI_AVX2 NNTI_INLINE void nnti_interleave_avx2(uint32_t *to, const nnti_u8 *c)
+{
+    __m256i a0 = _mm256_unpacklo_epi32((__m256i)c[0], (__m256i)c[1]), a1 = _mm256_unpackhi_epi32((__m256i)c[0], (__m256i)c[1]);
+    __m256i b0 = _mm256_unpacklo_epi32((__m256i)c[2], (__m256i)c[3]), b1 = _mm256_unpackhi_epi32((__m256i)c[2], (__m256i)c[3]);
+    __m256i r0 = _mm256_unpacklo_epi64(a0, b0), r1 = _mm256_unpackhi_epi64(a0, b0);     /* blocks 0 4, 1 5 */
+    __m256i r2 = _mm256_unpacklo_epi64(a1, b1), r3 = _mm256_unpackhi_epi64(a1, b1);     /* blocks 2 6, 3 7 */
+    __m256i *p = (__m256i *)(void *)to;
+    _mm256_storeu_si256(p, _mm256_permute2x128_si256(r0, r1, 0x20));
+    _mm256_storeu_si256(p + 1, _mm256_permute2x128_si256(r2, r3, 0x20));
+    _mm256_storeu_si256(p + 2, _mm256_permute2x128_si256(r0, r1, 0x31));
+    _mm256_storeu_si256(p + 3, _mm256_permute2x128_si256(r2, r3, 0x31));
+}
+NNTI_DRAW_VARIANT(8, avx2, NNTI_AVX2)
+
+typedef float    nnti_f16 __attribute__((vector_size(64)));
+typedef int32_t  nnti_i16 __attribute__((vector_size(64)));
+typedef uint32_t nnti_u16 __attribute__((vector_size(64)));
+
+NNTI_AVX512 NNTI_INLINE nnti_f16 nnti_set_avx512(float a) { return (nnti_f16)_mm512_set1_ps(a); }
+NNTI_AVX512 NNTI_INLINE nnti_f16 nnti_fma_avx512(nnti_f16 a, nnti_f16 b, nnti_f16 c)
+{
+    return (nnti_f16)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+}
+NNTI_AVX512 NNTI_INLINE nnti_f16 nnti_sqrt_avx512(nnti_f16 a) { return (nnti_f16)_mm512_sqrt_ps((__m512)a); }
+NNTI_AVX512 NNTI_INLINE nnti_f16 nnti_from_int_avx512(nnti_u16 a) { return (nnti_f16)_mm512_cvtepi32_ps((__m512i)a); }
+NNTI_AVX512 NNTI_INLINE nnti_u16 nnti_count_avx512(void)
+{
+    nnti_u16 lanes = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
+    return lanes;
+}
+/* The masked forms, with all lanes: gcc 12 warns of uninitialised values inside of the plain ones. */
+NNTI_AVX512 NNTI_INLINE void nnti_mul_avx512(nnti_u16 a, uint32_t m, nnti_u16 *high, nnti_u16 *low)
+{
+    __m512i factor = _mm512_set1_epi32((int)m), even = _mm512_maskz_mul_epu32(0xff, (__m512i)a, factor);
+    __m512i odd = _mm512_maskz_mul_epu32(0xff, _mm512_maskz_srli_epi64(0xff, (__m512i)a, 32), factor);
+    *low = (nnti_u16)_mm512_mask_blend_epi32(0xaaaa, even, _mm512_maskz_slli_epi64(0xff, odd, 32));
+    *high = (nnti_u16)_mm512_mask_blend_epi32(0xaaaa, _mm512_maskz_srli_epi64(0xff, even, 32), odd);
+}
+NNTI_AVX512 NNTI_INLINE void nnti_interleave_avx512(uint32_t *to, const nnti_u16 *c)
+{
+    __m512i a0 = _mm512_unpacklo_epi32((__m512i)c[0], (__m512i)c[1]), a1 = _mm512_unpackhi_epi32((__m512i)c[0], (__m512i)c[1]);
+    __m512i b0 = _mm512_unpacklo_epi32((__m512i)c[2], (__m512i)c[3]), b1 = _mm512_unpackhi_epi32((__m512i)c[2], (__m512i)c[3]);
+    __m512i r0 = _mm512_unpacklo_epi64(a0, b0), r1 = _mm512_unpackhi_epi64(a0, b0);     /* blocks 0 4 8 12, 1 5 9 13 */
+    __m512i r2 = _mm512_unpacklo_epi64(a1, b1), r3 = _mm512_unpackhi_epi64(a1, b1);     /* blocks 2 6 10 14, 3 7 11 15 */
+    __m512i s0 = _mm512_shuffle_i32x4(r0, r1, 0x44), s1 = _mm512_shuffle_i32x4(r2, r3, 0x44);   /* 0 4 1 5, 2 6 3 7 */
+    __m512i s2 = _mm512_shuffle_i32x4(r0, r1, 0xee), s3 = _mm512_shuffle_i32x4(r2, r3, 0xee);
+    _mm512_storeu_si512(to, _mm512_shuffle_i32x4(s0, s1, 0x88));
+    _mm512_storeu_si512(to + 16, _mm512_shuffle_i32x4(s0, s1, 0xdd));
+    _mm512_storeu_si512(to + 32, _mm512_shuffle_i32x4(s2, s3, 0x88));
+    _mm512_storeu_si512(to + 48, _mm512_shuffle_i32x4(s2, s3, 0xdd));
+}
+NNTI_DRAW_VARIANT(16, avx512, NNTI_AVX512)
+#elif defined(NNTI_NEON)
+typedef float    nnti_f4 __attribute__((vector_size(16)));
+typedef int32_t  nnti_i4 __attribute__((vector_size(16)));
+typedef uint32_t nnti_u4 __attribute__((vector_size(16)));
+
+NNTI_INLINE nnti_f4 nnti_set_neon(float a) { return (nnti_f4)vdupq_n_f32(a); }
+NNTI_INLINE nnti_f4 nnti_fma_neon(nnti_f4 a, nnti_f4 b, nnti_f4 c)
+{
+    return (nnti_f4)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+}
+NNTI_INLINE nnti_f4 nnti_sqrt_neon(nnti_f4 a) { return (nnti_f4)vsqrtq_f32((float32x4_t)a); }
+NNTI_INLINE nnti_f4 nnti_from_int_neon(nnti_u4 a) { return (nnti_f4)vcvtq_f32_s32((int32x4_t)a); }
+NNTI_INLINE nnti_u4 nnti_count_neon(void)
+{
+    nnti_u4 lanes = { 0, 1, 2, 3 };
+    return lanes;
+}
+NNTI_INLINE void nnti_mul_neon(nnti_u4 a, uint32_t m, nnti_u4 *high, nnti_u4 *low)
+{
+    uint64x2_t first = vmull_n_u32(vget_low_u32((uint32x4_t)a), m), last = vmull_n_u32(vget_high_u32((uint32x4_t)a), m);
+    *low = (nnti_u4)vuzp1q_u32(vreinterpretq_u32_u64(first), vreinterpretq_u32_u64(last));
+    *high = (nnti_u4)vuzp2q_u32(vreinterpretq_u32_u64(first), vreinterpretq_u32_u64(last));
+}
+NNTI_INLINE void nnti_interleave_neon(uint32_t *to, const nnti_u4 *c)
+{
+    uint32x4x4_t rows;
+    int i;
+    for (i = 0; i < 4; i++) rows.val[i] = (uint32x4_t)c[i];
+    vst4q_u32(to, rows);
+}
+NNTI_DRAW_VARIANT(4, neon, )
+#endif
+#undef NNTI_DRAW_VARIANT
+
+/* to[0 .. count) = elements first, first + 1, ... of the key's numbers: words, or floats of the same size. */
+static void nnti_random_fill(int isa, int kind, void *to, int64_t first, int64_t count, const nnti_random_key *k)
+{
+    void (*draw)(uint32_t *, int, const nnti_random_key *, uint64_t, int64_t) = nnti_draw_groups_c;
+    uint32_t *p = (uint32_t *)to, part[NNTI_DRAW_GROUP];
+#if defined(NNTI_X86)
+    if (isa == NNTI_ISA_AVX512) draw = nnti_draw_groups_avx512;
+    else if (isa == NNTI_ISA_AVX2) draw = nnti_draw_groups_avx2;
+#elif defined(NNTI_NEON)
+    if (isa == NNTI_ISA_NEON) draw = nnti_draw_groups_neon;
+#endif
+    (void)isa;
+    while (count > 0) {
+        int64_t group = first / NNTI_DRAW_GROUP, skip = first % NNTI_DRAW_GROUP, n;
+        if (skip == 0 && count >= NNTI_DRAW_GROUP) {
+            n = count / NNTI_DRAW_GROUP * NNTI_DRAW_GROUP;
+            draw(p, kind, k, (uint64_t)group, n / NNTI_DRAW_GROUP);
+        } else {
+            n = nnti_min64(count, NNTI_DRAW_GROUP - skip);
+            draw(part, kind, k, (uint64_t)group, 1);
+            memcpy(p, part + skip, (size_t)n * sizeof *p);
+        }
+        p += n;
+        first += n;
+        count -= n;
+    }
+}
+
+/* p 2^32 to the nearest whole number, by integers only: a word below it is drawn with probability p. 0 to 2^32. */
+static uint64_t nnti_threshold(float p)
+{
+    uint32_t bits = nnti_float_bits(p), mantissa = (bits & 0x7fffffu) | 0x800000u;
+    int shift = (int)(bits >> 23) - 118;                        /* p = mantissa 2^(shift - 32) */
+    if (bits >> 31 || bits == 0) return 0;
+    if (shift >= 9) return (uint64_t)1 << 32;                   /* p is at least 1, or no number */
+    if (shift >= 0) return (uint64_t)mantissa << shift;
+    if (shift < -24) return 0;
+    return (mantissa + (1u << (-shift - 1))) >> -shift;
+}
+
+/* ============================================================================
+   >>elementwise    Kernels that treat each value on its own: activations, dropout, noise, sums, copies, the update
+   They read and write op->at, cut in ranges whose borders depend on the shapes only. A value's result does not depend
+   on where in a range it stands: the last lanes of a vector take the same way as the others.
+   ============================================================================ */
+
+/* fn(arg, begin, end) over ranges that make up 0 .. count, in parallel. */
+typedef void (*nnti_range_fn)(const void *arg, int64_t begin, int64_t end);
+typedef struct nnti_range_job { nnti_range_fn fn; const void *arg; int64_t count; } nnti_range_job;
+
+enum { NNTI_RANGE = 8192 };                 /* values in a range: 32 KiB of each operand */
+
+static void nnti_range_task(void *p, int64_t chunk, int worker)
+{
+    const nnti_range_job *job = (const nnti_range_job *)p;
+    (void)worker;
+    job->fn(job->arg, chunk * NNTI_RANGE, nnti_min64(job->count, (chunk + 1) * NNTI_RANGE));
+}
+static void nnti_for_ranges(const nnti_exec *e, int64_t count, nnti_range_fn fn, const void *arg)
+{
+    nnti_range_job job;
+    job.fn = fn;
+    job.arg = arg;
+    job.count = count;
+    nnti_parallel(e->pool, nnti_ceil_div(count, NNTI_RANGE), nnti_range_task, &job);
+}
+static int nnti_has_avx2(int isa) { return isa == NNTI_ISA_AVX2 || isa == NNTI_ISA_AVX512; }
+
+static int64_t nnti_in_size(const nnt_op *op)  { return (int64_t)op->in_c * op->in_h * op->in_w; }
+static int64_t nnti_out_size(const nnt_op *op) { return (int64_t)op->out_c * op->out_h * op->out_w; }
+
+/* ---- sums: COPY, ACCUMULATE, ADD, CONCAT, CONCAT_GRAD ---- */
+
+/* y = a + b, then max(y, 0), then mask > 0 ? y : 0. y may be a or b. */
+typedef struct nnti_sum {
+    int isa, relu;
+    float *y;
+    const float *a, *b, *mask;              /* b, mask: NULL for none */
+} nnti_sum;
+
+static void nnti_sum_c(const nnti_sum *s, int64_t begin, int64_t end)
+{
+    int64_t i;
+    for (i = begin; i < end; i++) {
+        float v = s->a[i];
+        if (s->b) v += s->b[i];
+        if (s->relu && v < 0) v = 0;
+        if (s->mask && !(s->mask[i] > 0)) v = 0;
+        s->y[i] = v;
+    }
+}
+#if defined(NNTI_X86)
+NNTI_AVX2 NNTI_INLINE void nnti_sum_step_avx2(const nnti_sum *s, int64_t i, int64_t n)
+{
+    nnti_f8 zero = nnti_set_avx2(0), v = nnti_get_avx2(s->a + i, n);
+    if (s->b) v += nnti_get_avx2(s->b + i, n);
+    if (s->relu) v = nnti_max_avx2(zero, v);
+    if (s->mask) v = (nnti_f8)((nnti_i8)v & (nnti_get_avx2(s->mask + i, n) > zero));
+    nnti_put_avx2(s->y + i, v, n);
+}
+NNTI_AVX2 static void nnti_sum_avx2(const nnti_sum *s, int64_t begin, int64_t end)
+{
+    const nnti_sum t = *s;                  /* a copy that the stores can't change: its fields stay in registers */
+    int64_t i;
+    for (i = begin; i + 8 <= end; i += 8) nnti_sum_step_avx2(&t, i, 8);
+    if (i < end) nnti_sum_step_avx2(&t, i, end - i);
+}
+#endif
+static void nnti_sum_range(const void *arg, int64_t begin, int64_t end)
+{
+    const nnti_sum *s = (const nnti_sum *)arg;
+#if defined(NNTI_X86)
+    if (nnti_has_avx2(s->isa)) { nnti_sum_avx2(s, begin, end); return; }
+#endif
+    nnti_sum_c(s, begin, end);
+}
+/* The op's masks and flags; the caller sets y, a, b. */
+static nnti_sum nnti_sum_of(const nnti_exec *e, const nnt_op *op)
+{
+    nnti_sum s;
+    s.isa = e->isa;
+    s.relu = (op->flags & NNT_OPF_RELU) != 0;
+    s.y = NULL;
+    s.a = s.b = NULL;
+    s.mask = op->flags & NNT_OPF_MASK ? (const float *)op->at[NNT_MASK] : NULL;
+    return s;
+}
+
+/* y = x */
+static void nnti_cpu_copy(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    nnti_sum s = nnti_sum_of(e, op);
+    s.a = (const float *)op->at[NNT_X];
+    s.y = (float *)op->at[NNT_Y];
+    nnti_for_ranges(e, run->count * nnti_in_size(op), nnti_sum_range, &s);
+}
+/* y += x, masked */
+static void nnti_cpu_accumulate(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    nnti_sum s = nnti_sum_of(e, op);
+    s.a = s.y = (float *)op->at[NNT_Y];
+    s.b = (const float *)op->at[NNT_X];
+    nnti_for_ranges(e, run->count * nnti_in_size(op), nnti_sum_range, &s);
+}
+/* y = x + x2, flag RELU */
+static void nnti_cpu_add(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    nnti_sum s = nnti_sum_of(e, op);
+    s.a = (const float *)op->at[NNT_X];
+    s.b = (const float *)op->at[NNT_X2];
+    s.y = (float *)op->at[NNT_Y];
+    nnti_for_ranges(e, run->count * nnti_out_size(op), nnti_sum_range, &s);
+}
+
+/* Ranges over n samples of the smaller operand, split where the sample changes. */
+typedef struct nnti_concat { nnti_sum sum; int64_t part, whole, offset; int backward; } nnti_concat;
+
+static void nnti_concat_range(const void *arg, int64_t begin, int64_t end)
+{
+    const nnti_concat *c = (const nnti_concat *)arg;
+    while (begin < end) {
+        int64_t sample = begin / c->part, stop = nnti_min64(end, (sample + 1) * c->part);
+        int64_t skip = c->offset + sample * (c->whole - c->part);       /* what the whole has in front of element 0 */
+        nnti_sum s = c->sum;
+        if (c->backward) s.a += skip;
+        else s.y += skip;
+        nnti_sum_range(&s, begin, stop);
+        begin = stop;
+    }
+}
+static void nnti_concat_run(const nnti_exec *e, const nnt_op *op, const nnt_run *run, const nnti_sum *s, int backward)
+{
+    nnti_concat c;
+    c.sum = *s;
+    c.part = nnti_in_size(op);
+    c.whole = nnti_out_size(op);
+    c.offset = (int64_t)op->channel_offset * op->in_h * op->in_w;
+    c.backward = backward;
+    nnti_for_ranges(e, run->count * c.part, nnti_concat_range, &c);
+}
+/* y[n][channel_offset + c][h][w] = x[n][c][h][w] */
+static void nnti_cpu_concat(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    nnti_sum s = nnti_sum_of(e, op);
+    s.a = (const float *)op->at[NNT_X];
+    s.y = (float *)op->at[NNT_Y];
+    nnti_concat_run(e, op, run, &s, 0);
+}
+/* gx[n][c][h][w] = gy[n][channel_offset + c][h][w], flags ACCUMULATE, MASK */
+static void nnti_cpu_concat_grad(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    nnti_sum s = nnti_sum_of(e, op);
+    s.a = (const float *)op->at[NNT_GY];
+    s.y = (float *)op->at[NNT_GX];
+    if (op->flags & NNT_OPF_ACCUMULATE) s.b = s.y;
+    nnti_concat_run(e, op, run, &s, 1);
+}
+
+/* ---- activations ---- */
+
+/* Forward: to = f(v). Backward: to = g f', from y, or from x for gelu. to may be v or g. */
+typedef struct nnti_act { int isa, variant; float slope; float *to; const float *g, *v; } nnti_act;
+
+#define NNTI_SQRT_HALF_F 0.70710678118654752f
+#define NNTI_ONE_BY_SQRT_2PI 0.39894228040143268f
+
+NNTI_INLINE float nnti_act_c(int variant, float x, float slope)
+{
+    switch (variant) {
+    case NNT_ACT_RELU:       return x < 0 ? 0 : x;
+    case NNT_ACT_LEAKY_RELU: return x > 0 ? x : slope * x;
+    case NNT_ACT_SIGMOID:    return 1.0f / (1.0f + expf(-x));
+    case NNT_ACT_TANH:       return tanhf(x);
+    default:                 return 0.5f * x * erfcf(-NNTI_SQRT_HALF_F * x);
+    }
+}
+NNTI_INLINE float nnti_act_grad_c(int variant, float g, float v, float slope)
+{
+    switch (variant) {
+    case NNT_ACT_RELU:       return v <= 0 ? 0 : g;
+    case NNT_ACT_LEAKY_RELU: return v > 0 ? g : slope * g;
+    case NNT_ACT_SIGMOID:    return g * (1.0f - v) * v;
+    case NNT_ACT_TANH:       return g * (1.0f - v * v);
+    default:                 return g * (0.5f * erfcf(-NNTI_SQRT_HALF_F * v) + v * (NNTI_ONE_BY_SQRT_2PI * expf(-0.5f * v * v)));
+    }
+}
+NNTI_INLINE void nnti_act_loop_c(int variant, const nnti_act *a, int64_t begin, int64_t end)
+{
+    int64_t i;
+    for (i = begin; i < end; i++) a->to[i] = nnti_act_c(variant, a->v[i], a->slope);
+}
+NNTI_INLINE void nnti_act_grad_loop_c(int variant, const nnti_act *a, int64_t begin, int64_t end)
+{
+    int64_t i;
+    for (i = begin; i < end; i++) a->to[i] = nnti_act_grad_c(variant, a->g[i], a->v[i], a->slope);
+}
+
+#if defined(NNTI_X86)
+/* exp(x) for x at most 0, within 1.5 ulp; 0 where the result would be below the smallest normal number.
+   x = n ln 2 + r, Cephes' polynomial for exp(r). */
+NNTI_AVX2 NNTI_INLINE nnti_f8 nnti_exp_avx2(nnti_f8 x)
+{
+    nnti_f8 lowest = nnti_set_avx2(-87.336540f), bounded = nnti_max_avx2(lowest, x), n, r, p;
+    n = nnti_round_avx2(bounded * 1.44269504088896341f);
+    r = nnti_fma_avx2(n, nnti_set_avx2(-NNTI_LN2_HIGH), bounded);
+    r = nnti_fma_avx2(n, nnti_set_avx2(-(NNTI_LN2_LOW)), r);
+    p = nnti_horner_avx2(nnti_set_avx2(1.9875691500e-4f), r, 1.3981999507e-3f);
+    p = nnti_horner_avx2(p, r, 8.3334519073e-3f);
+    p = nnti_horner_avx2(p, r, 4.1665795894e-2f);
+    p = nnti_horner_avx2(p, r, 1.6666665459e-1f);
+    p = nnti_horner_avx2(p, r, 5.0000001201e-1f);
+    p = nnti_fma_avx2(p, r * r, r) + 1.0f;
+    p = p * (nnti_f8)((nnti_u8)(nnti_to_int_avx2(n) + 127) << 23);
+    return (nnti_f8)((nnti_i8)p & ~(x < lowest));
+}
+/* 1 / (1 + exp(-x)), without overflow: for x < 0 as exp(x) / (1 + exp(x)) */
+NNTI_AVX2 NNTI_INLINE nnti_f8 nnti_sigmoid_avx2(nnti_f8 x)
+{
+    nnti_f8 e = nnti_exp_avx2(-nnti_abs_avx2(x));
+    return nnti_select_avx2(x < nnti_set_avx2(0), e, nnti_set_avx2(1.0f)) / (e + 1.0f);
+}
+/* Cephes' polynomial for |x| < 0.625, else (1 - e) / (1 + e) with e = exp(-2 |x|) */
+NNTI_AVX2 NNTI_INLINE nnti_f8 nnti_tanh_avx2(nnti_f8 x)
+{
+    nnti_f8 a = nnti_abs_avx2(x), z = x * x, p, e = nnti_exp_avx2(a * -2.0f);
+    p = nnti_horner_avx2(nnti_set_avx2(-5.70498872745e-3f), z, 2.06390887954e-2f);
+    p = nnti_horner_avx2(p, z, -5.37397155531e-2f);
+    p = nnti_horner_avx2(p, z, 1.33314422036e-1f);
+    p = nnti_horner_avx2(p, z, -3.33332819422e-1f);
+    p = nnti_fma_avx2(p * z, x, x);
+    return nnti_select_avx2(a < nnti_set_avx2(0.625f), p, nnti_copysign_avx2((1.0f - e) / (1.0f + e), x));
+}
+/* Normal distribution: returns Phi(x), *density = exp(-x^2 / 2) / sqrt(2 pi). With a = |x|, Phi(-a) is exp(-a^2 / 2)
+   times t P(t), t = 1 / (1 + 0.26 a); P was fitted for the least relative error on [0, 13.3], 2e-8, and evaluates to
+   3e-7 in single precision. Beyond 13.2 Phi(-a) is 0. */
+NNTI_AVX2 NNTI_INLINE nnti_f8 nnti_phi_avx2(nnti_f8 x, nnti_f8 *density)
+{
+    nnti_f8 a = nnti_min_avx2(nnti_set_avx2(14.0f), nnti_abs_avx2(x)), half = a * 0.5f, q = a * half, e, t, p;
+    e = nnti_exp_avx2(-q);
+    e = nnti_fma_avx2(-e, nnti_fma_avx2(a, half, -q), e);      /* a^2 / 2 was rounded: what that lost */
+    t = 1.0f / nnti_horner_avx2(a, nnti_set_avx2(0.26f), 1.0f);
+    p = nnti_horner_avx2(nnti_set_avx2(3.089622036e-02f), t, -1.547408253e-01f);
+    p = nnti_horner_avx2(p, t, 2.554678023e-01f);
+    p = nnti_horner_avx2(p, t, -1.555372179e-01f);
+    p = nnti_horner_avx2(p, t, 1.641533226e-01f);
+    p = nnti_horner_avx2(p, t, 4.964213073e-02f);
+    p = nnti_horner_avx2(p, t, 1.033914238e-01f);
+    p = nnti_horner_avx2(p, t, 1.029649228e-01f);
+    p = nnti_horner_avx2(p, t, 1.037621945e-01f);
+    p = p * t * e;
+    *density = e * NNTI_ONE_BY_SQRT_2PI;
+    return nnti_select_avx2(x < nnti_set_avx2(0), p, 1.0f - p);
+}
+NNTI_AVX2 NNTI_INLINE void nnti_act_step_avx2(int variant, const nnti_act *a, int64_t i, int64_t n)
+{
+    nnti_f8 x = nnti_get_avx2(a->v + i, n), zero = nnti_set_avx2(0), y, density;
+    switch (variant) {
+    case NNT_ACT_RELU:       y = nnti_max_avx2(zero, x); break;
+    case NNT_ACT_LEAKY_RELU: y = nnti_select_avx2(x > zero, x, x * a->slope); break;
+    case NNT_ACT_SIGMOID:    y = nnti_sigmoid_avx2(x); break;
+    case NNT_ACT_TANH:       y = nnti_tanh_avx2(x); break;
+    default:                 y = x * nnti_phi_avx2(x, &density); break;
+    }
+    nnti_put_avx2(a->to + i, y, n);
+}
+NNTI_AVX2 NNTI_INLINE void nnti_act_grad_step_avx2(int variant, const nnti_act *a, int64_t i, int64_t n)
+{
+    nnti_f8 v = nnti_get_avx2(a->v + i, n), g = nnti_get_avx2(a->g + i, n), zero = nnti_set_avx2(0), density;
+    switch (variant) {
+    case NNT_ACT_RELU:       g = nnti_select_avx2(v <= zero, zero, g); break;
+    case NNT_ACT_LEAKY_RELU: g = nnti_select_avx2(v > zero, g, g * a->slope); break;
+    case NNT_ACT_SIGMOID:    g = g * (1.0f - v) * v; break;
+    case NNT_ACT_TANH:       g = g * (1.0f - v * v); break;
+    default:                 { nnti_f8 phi = nnti_phi_avx2(v, &density); g = g * nnti_fma_avx2(v, density, phi); break; }
+    }
+    nnti_put_avx2(a->to + i, g, n);
+}
+NNTI_AVX2 NNTI_INLINE void nnti_act_loop_avx2(int variant, const nnti_act *a, int64_t begin, int64_t end)
+{
+    int64_t i;
+    for (i = begin; i + 8 <= end; i += 8) nnti_act_step_avx2(variant, a, i, 8);
+    if (i < end) nnti_act_step_avx2(variant, a, i, end - i);
+}
+NNTI_AVX2 NNTI_INLINE void nnti_act_grad_loop_avx2(int variant, const nnti_act *a, int64_t begin, int64_t end)
+{
+    int64_t i;
+    for (i = begin; i + 8 <= end; i += 8) nnti_act_grad_step_avx2(variant, a, i, 8);
+    if (i < end) nnti_act_grad_step_avx2(variant, a, i, end - i);
+}
+#endif
+
+/* A loop for each variant, in which the variant is a constant. */
+#define NNTI_ACT_FUNCTION(name, loop)                                                   \
+static void name(const nnti_act *p, int64_t begin, int64_t end)                         \
+{                                                                                       \
+    const nnti_act a = *p;                                                              \
+    switch (a.variant) {                                                                \
+    case NNT_ACT_RELU:       loop(NNT_ACT_RELU, &a, begin, end); break;                 \
+    case NNT_ACT_LEAKY_RELU: loop(NNT_ACT_LEAKY_RELU, &a, begin, end); break;           \
+    case NNT_ACT_SIGMOID:    loop(NNT_ACT_SIGMOID, &a, begin, end); break;              \
+    case NNT_ACT_TANH:       loop(NNT_ACT_TANH, &a, begin, end); break;                 \
+    default:                 loop(NNT_ACT_GELU, &a, begin, end); break;                 \
+    }                                                                                   \
+}
+NNTI_ACT_FUNCTION(nnti_act_all_c, nnti_act_loop_c)
+NNTI_ACT_FUNCTION(nnti_act_grad_all_c, nnti_act_grad_loop_c)
+#if defined(NNTI_X86)
+NNTI_AVX2 NNTI_ACT_FUNCTION(nnti_act_all_avx2, nnti_act_loop_avx2)
+NNTI_AVX2 NNTI_ACT_FUNCTION(nnti_act_grad_all_avx2, nnti_act_grad_loop_avx2)
+#endif
+#undef NNTI_ACT_FUNCTION
+#undef NNTI_SQRT_HALF_F
+#undef NNTI_ONE_BY_SQRT_2PI
+
+static void nnti_act_range(const void *arg, int64_t begin, int64_t end)
+{
+    const nnti_act *a = (const nnti_act *)arg;
+#if defined(NNTI_X86)
+    if (nnti_has_avx2(a->isa)) {
+        if (a->g) nnti_act_grad_all_avx2(a, begin, end);
+        else nnti_act_all_avx2(a, begin, end);
+        return;
+    }
+#endif
+    if (a->g) nnti_act_grad_all_c(a, begin, end);
+    else nnti_act_all_c(a, begin, end);
+}
+static void nnti_act_run(const nnti_exec *e, const nnt_op *op, const nnt_run *run, int to, int g, int v)
+{
+    nnti_act a;
+    a.isa = e->isa;
+    a.variant = op->variant;
+    a.slope = op->f[0];
+    a.to = (float *)op->at[to];
+    a.g = g < 0 ? NULL : (const float *)op->at[g];
+    a.v = (const float *)op->at[v];
+    nnti_for_ranges(e, run->count * nnti_in_size(op), nnti_act_range, &a);
+}
+/* y = f(x) */
+static void nnti_cpu_act(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    nnti_act_run(e, op, run, NNT_Y, -1, NNT_X);
+}
+/* gx = gy f'(x) */
+static void nnti_cpu_act_grad(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    nnti_act_run(e, op, run, NNT_GX, NNT_GY, op->variant == NNT_ACT_GELU ? NNT_X : NNT_Y);
+}
+
+/* ---- dropout and noise: the same bits from every instruction set ---- */
+
+/* y = scale r + x, or + constant where x is NULL; one rounding. Then, if asked for, to [low, high]. */
+typedef struct nnti_blend { float scale, constant; int clamp; float low, high; } nnti_blend;
+
+static void nnti_blend_c(const nnti_blend *b, float *y, const float *r, const float *x, int64_t n)
+{
+    int64_t i;
+    for (i = 0; i < n; i++) {
+        float v = fmaf(b->scale, r[i], x ? x[i] : b->constant);
+        if (b->clamp) v = v < b->low ? b->low : v > b->high ? b->high : v;
+        y[i] = v;
+    }
+}
+#if defined(NNTI_X86)
+NNTI_AVX2 NNTI_INLINE void nnti_blend_step_avx2(const nnti_blend *b, float *y, const float *r, const float *x, int64_t n)
+{
+    nnti_f8 v = x ? nnti_get_avx2(x, n) : nnti_set_avx2(b->constant);
+    v = nnti_fma_avx2(nnti_set_avx2(b->scale), nnti_get_avx2(r, n), v);
+    if (b->clamp) v = nnti_min_avx2(nnti_set_avx2(b->high), nnti_max_avx2(nnti_set_avx2(b->low), v));
+    nnti_put_avx2(y, v, n);
+}
+NNTI_AVX2 static void nnti_blend_avx2(const nnti_blend *p, float *y, const float *r, const float *x, int64_t n)
+{
+    const nnti_blend b = *p;
+    int64_t i;
+    for (i = 0; i + 8 <= n; i += 8) nnti_blend_step_avx2(&b, y + i, r + i, x ? x + i : NULL, 8);
+    if (i < n) nnti_blend_step_avx2(&b, y + i, r + i, x ? x + i : NULL, n - i);
+}
+#endif
+static void nnti_blend_run(int isa, const nnti_blend *b, float *y, const float *r, const float *x, int64_t n)
+{
+#if defined(NNTI_X86)
+    if (nnti_has_avx2(isa)) { nnti_blend_avx2(b, y, r, x, n); return; }
+#endif
+    (void)isa;
+    nnti_blend_c(b, y, r, x, n);
+}
+
+/* Ops with random numbers get their values in blocks within one sample: n values from element `first` of the key's
+   sample, at offset `at` of the operands. */
+enum { NNTI_DRAW_BLOCK = 512 };
+typedef struct nnti_draw {
+    int isa;
+    const nnt_op *op;
+    const nnt_run *run;
+    void (*block)(const struct nnti_draw *d, const nnti_random_key *k, int64_t at, int64_t first, int64_t n);
+} nnti_draw;
+
+static void nnti_draw_range(const void *arg, int64_t begin, int64_t end)
+{
+    const nnti_draw *d = (const nnti_draw *)arg;
+    int64_t size = nnti_in_size(d->op);
+    nnti_random_key k;
+    k.seed = d->run->seed;
+    k.step = d->run->step;
+    k.stream = d->op->stream;
+    while (begin < end) {
+        int64_t first = begin % size, n = nnti_min64(nnti_min64(end - begin, size - first), NNTI_DRAW_BLOCK - first % NNTI_DRAW_BLOCK);
+        k.sample = (uint32_t)(begin / size);
+        d->block(d, &k, begin, first, n);
+        begin += n;
+    }
+}
+static void nnti_draw_run(const nnti_exec *e, const nnt_op *op, const nnt_run *run,
+                          void (*block)(const nnti_draw *, const nnti_random_key *, int64_t, int64_t, int64_t))
+{
+    nnti_draw d;
+    d.isa = e->isa;
+    d.op = op;
+    d.run = run;
+    d.block = block;
+    nnti_for_ranges(e, run->count * nnti_in_size(op), nnti_draw_range, &d);
+}
+
+/* y = x (word >= limit ? scale : 0): a product, as PyTorch's, so that what is not a number stays so */
+static void nnti_drop_c(float *y, const float *x, const uint32_t *words, uint32_t limit, float scale, int64_t n)
+{
+    int64_t i;
+    for (i = 0; i < n; i++) y[i] = x[i] * (words[i] >= limit ? scale : 0.0f);
+}
+#if defined(NNTI_X86)
+NNTI_AVX2 static void nnti_drop_avx2(float *y, const float *x, const uint32_t *words, uint32_t limit, float scale, int64_t n)
+{
+    nnti_f8 factor = nnti_set_avx2(scale);
+    nnti_u8 limits = { 0 }, w;
+    int64_t i;
+    limits = limits + limit;
+    for (i = 0; i + 8 <= n; i += 8) {
+        memcpy(&w, words + i, sizeof w);
+        nnti_put_avx2(y + i, nnti_get_avx2(x + i, 8) * (nnti_f8)((nnti_u8)factor & (nnti_u8)(w >= limits)), 8);
+    }
+    nnti_drop_c(y + i, x + i, words + i, limit, scale, n - i);
+}
+#endif
+static void nnti_dropout_block(const nnti_draw *d, const nnti_random_key *k, int64_t at, int64_t first, int64_t n)
+{
+    uint32_t words[NNTI_DRAW_BLOCK], limit = (uint32_t)nnti_threshold(d->op->f[0]);     /* p < 1: it fits */
+    float scale = (float)(1.0 / (1.0 - (double)d->op->f[0])), *y = (float *)d->op->at[NNT_Y] + at;
+    const float *x = (const float *)d->op->at[NNT_X] + at;
+    nnti_random_fill(d->isa, NNTI_DRAW_BITS, words, first, n, k);
+#if defined(NNTI_X86)
+    if (nnti_has_avx2(d->isa)) { nnti_drop_avx2(y, x, words, limit, scale, n); return; }
+#endif
+    nnti_drop_c(y, x, words, limit, scale, n);
+}
+static void nnti_cpu_dropout(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    nnti_draw_run(e, op, run, nnti_dropout_block);
+}
+
+/* f: amount, low, high, clamp */
+static nnti_blend nnti_noise_blend(const nnt_op *op)
+{
+    nnti_blend b;
+    b.scale = op->f[0];
+    b.constant = 0;
+    b.low = op->f[1];
+    b.high = op->f[2];
+    b.clamp = op->f[3] > 0;
+    return b;
+}
+/* y = x + amount n, x + amount u, or a word decides: below amount / 2 low, below amount high, else x */
+static void nnti_noise_block(const nnti_draw *d, const nnti_random_key *k, int64_t at, int64_t first, int64_t n)
+{
+    const nnt_op *op = d->op;
+    const float *x = (const float *)op->at[NNT_X] + at;
+    float *y = (float *)op->at[NNT_Y] + at;
+    nnti_blend b = nnti_noise_blend(op);
+    if (op->variant == NNT_NOISE_SALT_PEPPER) {
+        uint32_t words[NNTI_DRAW_BLOCK];
+        uint64_t low = nnti_threshold(op->f[0] * 0.5f), high = nnti_threshold(op->f[0]);
+        int64_t i;
+        nnti_random_fill(d->isa, NNTI_DRAW_BITS, words, first, n, k);
+        for (i = 0; i < n; i++) {
+            float v = x[i];
+            if (b.clamp) v = v < b.low ? b.low : v > b.high ? b.high : v;
+            y[i] = words[i] < low ? b.low : words[i] < high ? b.high : v;
+        }
+    } else {
+        float r[NNTI_DRAW_BLOCK];
+        nnti_random_fill(d->isa, op->variant == NNT_NOISE_UNIFORM ? NNTI_DRAW_SIGNED : NNTI_DRAW_NORMAL, r, first, n, k);
+        nnti_blend_run(d->isa, &b, y, r, x, n);
+    }
+}
+static void nnti_cpu_noise(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    nnti_draw_run(e, op, run, nnti_noise_block);
+}
+/* gx = gy where the noise was added, 0 where low or high took the value's place (on the bounds too,
+   as PyTorch's clamp) */
+static void nnti_noise_grad_block(const nnti_draw *d, const nnti_random_key *k, int64_t at, int64_t first, int64_t n)
+{
+    const nnt_op *op = d->op;
+    const float *x = (const float *)op->at[NNT_X] + at, *gy = (const float *)op->at[NNT_GY] + at;
+    float *gx = (float *)op->at[NNT_GX] + at, r[NNTI_DRAW_BLOCK];
+    uint32_t words[NNTI_DRAW_BLOCK];
+    uint64_t hit = 0;
+    nnti_blend b = nnti_noise_blend(op);
+    int64_t i;
+    int clamp = b.clamp;
+    b.clamp = 0;
+    memset(words, 0, sizeof words);
+    if (op->variant == NNT_NOISE_SALT_PEPPER) {
+        hit = nnti_threshold(op->f[0]);
+        nnti_random_fill(d->isa, NNTI_DRAW_BITS, words, first, n, k);
+        memcpy(r, x, (size_t)n * sizeof *r);
+    } else if (clamp) {
+        nnti_random_fill(d->isa, op->variant == NNT_NOISE_UNIFORM ? NNTI_DRAW_SIGNED : NNTI_DRAW_NORMAL, r, first, n, k);
+        nnti_blend_run(d->isa, &b, r, r, x, n);
+    } else {
+        memset(r, 0, sizeof r);
+    }
+    for (i = 0; i < n; i++)
+        gx[i] = words[i] < hit || (clamp && !(r[i] > b.low && r[i] < b.high)) ? 0 : gy[i];
+}
+static void nnti_cpu_noise_grad(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    nnti_draw_run(e, op, run, nnti_noise_grad_block);
+}
+
+/* ---- what tensors use ---- */
+
+typedef struct nnti_fill { float *to; float value; } nnti_fill;
+static void nnti_fill_range(const void *arg, int64_t begin, int64_t end)
+{
+    const nnti_fill *f = (const nnti_fill *)arg;
+    float *to = f->to, value = f->value;
+    int64_t i;
+    for (i = begin; i < end; i++) to[i] = value;
+}
+static void nnti_cpu_fill(const nnti_exec *e, float *to, float value, int64_t count)
+{
+    nnti_fill f;
+    f.to = to;
+    f.value = value;
+    nnti_for_ranges(e, count, nnti_fill_range, &f);
+}
+
+/* y = a x + b z; z NULL: y = a x. y may be x or z. */
+typedef struct nnti_axpby { int isa; float *y; float a, b; const float *x, *z; } nnti_axpby;
+static void nnti_axpby_c(const nnti_axpby *p, int64_t begin, int64_t end)
+{
+    int64_t i;
+    for (i = begin; i < end; i++) p->y[i] = p->z ? p->a * p->x[i] + p->b * p->z[i] : p->a * p->x[i];
+}
+#if defined(NNTI_X86)
+NNTI_AVX2 NNTI_INLINE void nnti_axpby_step_avx2(const nnti_axpby *p, int64_t i, int64_t n)
+{
+    nnti_f8 v = nnti_get_avx2(p->x + i, n) * p->a;
+    if (p->z) v = v + nnti_get_avx2(p->z + i, n) * p->b;
+    nnti_put_avx2(p->y + i, v, n);
+}
+NNTI_AVX2 static void nnti_axpby_avx2(const nnti_axpby *p, int64_t begin, int64_t end)
+{
+    const nnti_axpby q = *p;
+    int64_t i;
+    for (i = begin; i + 8 <= end; i += 8) nnti_axpby_step_avx2(&q, i, 8);
+    if (i < end) nnti_axpby_step_avx2(&q, i, end - i);
+}
+#endif
+static void nnti_axpby_range(const void *arg, int64_t begin, int64_t end)
+{
+    const nnti_axpby *p = (const nnti_axpby *)arg;
+#if defined(NNTI_X86)
+    if (nnti_has_avx2(p->isa)) { nnti_axpby_avx2(p, begin, end); return; }
+#endif
+    nnti_axpby_c(p, begin, end);
+}
+static void nnti_cpu_axpby(const nnti_exec *e, float *y, float a, const float *x, float b, const float *z, int64_t count)
+{
+    nnti_axpby p;
+    p.isa = e->isa;
+    p.y = y;
+    p.a = a;
+    p.b = b;
+    p.x = x;
+    p.z = z;
+    nnti_for_ranges(e, count, nnti_axpby_range, &p);
+}
+
+/* The largest float below f, which is finite. */
+static float nnti_float_below(float f)
+{
+    uint32_t bits = nnti_float_bits(f);
+    if (bits << 1 == 0) return nnti_bits_float(0x80000001u);
+    return nnti_bits_float(bits >> 31 ? bits + 1 : bits - 1);
+}
+
+enum { NNTI_STREAM_TENSOR = 0xffff };       /* the stream of numbers that belong to no layer */
+typedef struct nnti_random_job { int isa, kind, add; float *to; nnti_blend blend; nnti_random_key key; } nnti_random_job;
+
+static void nnti_random_range(const void *arg, int64_t begin, int64_t end)
+{
+    const nnti_random_job *job = (const nnti_random_job *)arg;
+    float r[NNTI_DRAW_BLOCK];
+    while (begin < end) {
+        int64_t n = nnti_min64(end - begin, NNTI_DRAW_BLOCK);
+        float *to = job->to + begin;
+        nnti_random_fill(job->isa, job->kind, r, begin, n, &job->key);
+        nnti_blend_run(job->isa, &job->blend, to, r, job->add ? to : NULL, n);
+        begin += n;
+    }
+}
+/* NNT_RANDOM_NORMAL: b n + a; _UNIFORM: in [a, b), never b itself; _ADD_NORMAL: to += a n */
+static void nnti_cpu_random(const nnti_exec *e, float *to, int64_t count, int kind, float a, float b, uint64_t seed)
+{
+    nnti_random_job job;
+    memset(&job, 0, sizeof job);
+    job.isa = e->isa;
+    job.kind = kind == NNT_RANDOM_UNIFORM ? NNTI_DRAW_SIGNED : NNTI_DRAW_NORMAL;
+    job.add = kind == NNT_RANDOM_ADD_NORMAL;
+    job.to = to;
+    job.key.seed = seed;
+    job.key.stream = NNTI_STREAM_TENSOR;
+    if (kind == NNT_RANDOM_UNIFORM) {       /* middle + half the width times [-1, 1): no overflow whatever a and b */
+        job.blend.scale = 0.5f * b - 0.5f * a;
+        job.blend.constant = 0.5f * a + 0.5f * b;
+        job.blend.clamp = 1;
+        job.blend.low = a;
+        job.blend.high = a < b ? nnti_float_below(b) : a;
+    } else {
+        job.blend.scale = kind == NNT_RANDOM_NORMAL ? b : a;
+        job.blend.constant = a;
+    }
+    nnti_for_ranges(e, count, nnti_random_range, &job);
+}
+
+/* ---- the gradient's norm, the optimizer's step ---- */
+
+enum { NNTI_NORM_CHUNK = 65536 };           /* values whose squares are summed before the chunks' sums are */
+
+static double nnti_square_sum_c(const float *g, int64_t n)
+{
+    double sum = 0;
+    int64_t i;
+    for (i = 0; i < n; i++) sum += (double)g[i] * (double)g[i];
+    return sum;
+}
+#if defined(NNTI_X86)
+NNTI_AVX2 static double nnti_square_sum_avx2(const float *g, int64_t n)
+{
+    __m256d s0 = _mm256_setzero_pd(), s1 = s0, s2 = s0, s3 = s0;
+    double part[4];
+    int64_t i;
+    for (i = 0; i + 16 <= n; i += 16) {
+        __m256d a = _mm256_cvtps_pd(_mm_loadu_ps(g + i)), b = _mm256_cvtps_pd(_mm_loadu_ps(g + i + 4));
+        __m256d c = _mm256_cvtps_pd(_mm_loadu_ps(g + i + 8)), d = _mm256_cvtps_pd(_mm_loadu_ps(g + i + 12));
+        s0 = _mm256_fmadd_pd(a, a, s0);
+        s1 = _mm256_fmadd_pd(b, b, s1);
+        s2 = _mm256_fmadd_pd(c, c, s2);
+        s3 = _mm256_fmadd_pd(d, d, s3);
+    }
+    _mm256_storeu_pd(part, _mm256_add_pd(_mm256_add_pd(s0, s1), _mm256_add_pd(s2, s3)));
+    return part[0] + part[1] + part[2] + part[3] + nnti_square_sum_c(g + i, n - i);
+}
+#endif
+typedef struct nnti_norm { int isa; const float *g; int64_t count; double *sums; } nnti_norm;
+static void nnti_norm_task(void *arg, int64_t chunk, int worker)
+{
+    const nnti_norm *p = (const nnti_norm *)arg;
+    const float *g = p->g + chunk * NNTI_NORM_CHUNK;
+    int64_t n = nnti_min64(NNTI_NORM_CHUNK, p->count - chunk * NNTI_NORM_CHUNK);
+    (void)worker;
+#if defined(NNTI_X86)
+    if (nnti_has_avx2(p->isa)) { p->sums[chunk] = nnti_square_sum_avx2(g, n); return; }
+#endif
+    p->sums[chunk] = nnti_square_sum_c(g, n);
+}
+/* One double a chunk. */
+static size_t nnti_cpu_grad_norm_workspace(const nnti_exec *e, const nnt_op *op, int batch)
+{
+    (void)e; (void)batch;
+    return (size_t)nnti_ceil_div(op->count, NNTI_NORM_CHUNK) * sizeof(double);
+}
+/* loss = sum of gw[i]^2, a double */
+static void nnti_cpu_grad_norm(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    nnti_norm p;
+    double sum = 0;
+    int64_t i, chunks = nnti_ceil_div(op->count, NNTI_NORM_CHUNK);
+    (void)run;
+    p.isa = e->isa;
+    p.g = (const float *)op->at[NNT_GW];
+    p.count = op->count;
+    p.sums = (double *)op->workspace;
+    nnti_parallel(e->pool, chunks, nnti_norm_task, &p);
+    for (i = 0; i < chunks; i++) sum += p.sums[i];
+    memcpy(op->at[NNT_LOSS], &sum, sizeof sum);
+}
+
+/* One update with all that does not depend on the element worked out. */
+typedef struct nnti_update {
+    int   isa, kind, nesterov;
+    float *w, *m, *v;
+    const float *g;
+    float grad_scale, decay;                /* g = grad_scale gw + decay w */
+    float lr, momentum;                     /* SGD */
+    float shrink, beta1, beta2, rest1, rest2, rate, root, eps;     /* Adam: see nnti_adam_c. rest: 1 - beta */
+} nnti_update;
+
+/* m = momentum m + g; w -= lr (m, or g + momentum m) */
+static void nnti_sgd_c(const nnti_update *u, int64_t begin, int64_t end)
+{
+    int64_t i;
+    for (i = begin; i < end; i++) {
+        float g = u->g[i] * u->grad_scale + u->decay * u->w[i];
+        if (u->m) {
+            float m = u->momentum * u->m[i] + g;
+            u->m[i] = m;
+            g = u->nesterov ? g + u->momentum * m : m;
+        }
+        u->w[i] -= u->lr * g;
+    }
+}
+/* m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2;
+   w = shrink w - rate m / (root sqrt(v) + eps), rate = lr / (1 - beta1^t), root = 1 / sqrt(1 - beta2^t) */
+static void nnti_adam_c(const nnti_update *u, int64_t begin, int64_t end)
+{
+    int64_t i;
+    for (i = begin; i < end; i++) {
+        float g = u->g[i] * u->grad_scale + u->decay * u->w[i];
+        float m = u->beta1 * u->m[i] + u->rest1 * g, v = u->beta2 * u->v[i] + u->rest2 * g * g;
+        u->m[i] = m;
+        u->v[i] = v;
+        u->w[i] = u->shrink * u->w[i] - u->rate * (m / (u->root * sqrtf(v) + u->eps));
+    }
+}
+#if defined(NNTI_X86)
+NNTI_AVX2 NNTI_INLINE void nnti_sgd_step_avx2(const nnti_update *u, int64_t i, int64_t n)
+{
+    nnti_f8 w = nnti_get_avx2(u->w + i, n), g = nnti_get_avx2(u->g + i, n) * u->grad_scale, m;
+    g = nnti_fma_avx2(w, nnti_set_avx2(u->decay), g);
+    if (u->m) {
+        m = nnti_fma_avx2(nnti_get_avx2(u->m + i, n), nnti_set_avx2(u->momentum), g);
+        nnti_put_avx2(u->m + i, m, n);
+        g = u->nesterov ? nnti_fma_avx2(m, nnti_set_avx2(u->momentum), g) : m;
+    }
+    nnti_put_avx2(u->w + i, nnti_fma_avx2(g, nnti_set_avx2(-u->lr), w), n);
+}
+NNTI_AVX2 static void nnti_sgd_avx2(const nnti_update *p, int64_t begin, int64_t end)
+{
+    const nnti_update u = *p;
+    int64_t i;
+    for (i = begin; i + 8 <= end; i += 8) nnti_sgd_step_avx2(&u, i, 8);
+    if (i < end) nnti_sgd_step_avx2(&u, i, end - i);
+}
+NNTI_AVX2 NNTI_INLINE void nnti_adam_step_avx2(const nnti_update *u, int64_t i, int64_t n)
+{
+    nnti_f8 w = nnti_get_avx2(u->w + i, n), g = nnti_get_avx2(u->g + i, n) * u->grad_scale, m, v, step;
+    g = nnti_fma_avx2(w, nnti_set_avx2(u->decay), g);
+    m = nnti_fma_avx2(nnti_get_avx2(u->m + i, n), nnti_set_avx2(u->beta1), g * u->rest1);
+    v = nnti_fma_avx2(nnti_get_avx2(u->v + i, n), nnti_set_avx2(u->beta2), g * u->rest2 * g);
+    nnti_put_avx2(u->m + i, m, n);
+    nnti_put_avx2(u->v + i, v, n);
+    step = m / nnti_fma_avx2(nnti_sqrt_avx2(v), nnti_set_avx2(u->root), nnti_set_avx2(u->eps));
+    nnti_put_avx2(u->w + i, nnti_fma_avx2(step, nnti_set_avx2(-u->rate), w * u->shrink), n);
+}
+NNTI_AVX2 static void nnti_adam_avx2(const nnti_update *p, int64_t begin, int64_t end)
+{
+    const nnti_update u = *p;
+    int64_t i;
+    for (i = begin; i + 8 <= end; i += 8) nnti_adam_step_avx2(&u, i, 8);
+    if (i < end) nnti_adam_step_avx2(&u, i, end - i);
+}
+#endif
+static void nnti_update_range(const void *arg, int64_t begin, int64_t end)
+{
+    const nnti_update *u = (const nnti_update *)arg;
+    int sgd = u->kind == NNT_OPTIMIZER_SGD;
+#if defined(NNTI_X86)
+    if (nnti_has_avx2(u->isa)) {
+        if (sgd) nnti_sgd_avx2(u, begin, end);
+        else nnti_adam_avx2(u, begin, end);
+        return;
+    }
+#endif
+    if (sgd) nnti_sgd_c(u, begin, end);
+    else nnti_adam_c(u, begin, end);
+}
+static void nnti_cpu_update(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    const nnt_optimizer *o = &run->optimizer;
+    double t = (double)run->update, beta1 = (double)o->beta1, beta2 = (double)o->beta2;
+    nnti_update u;
+    if (o->kind == NNT_OPTIMIZER_NONE) return;
+    memset(&u, 0, sizeof u);
+    u.isa = e->isa;
+    u.kind = o->kind;
+    u.nesterov = o->nesterov;
+    u.w = (float *)op->at[NNT_W];
+    u.g = (const float *)op->at[NNT_GW];
+    u.m = (float *)op->at[NNT_M];
+    u.v = (float *)op->at[NNT_V];
+    u.grad_scale = run->grad_scale;
+    u.lr = o->lr;
+    u.shrink = 1.0f;
+    if (o->kind == NNT_OPTIMIZER_ADAMW) u.shrink = (float)(1.0 - (double)o->lr * (double)o->weight_decay);
+    else u.decay = o->weight_decay;
+    if (o->kind == NNT_OPTIMIZER_SGD) {
+        u.momentum = o->momentum;
+        if (nnti_float_bits(o->momentum) << 1 == 0) u.m = NULL;
+    } else {
+        u.beta1 = o->beta1;
+        u.beta2 = o->beta2;
+        u.rest1 = (float)(1.0 - beta1);
+        u.rest2 = (float)(1.0 - beta2);
+        u.rate = (float)((double)o->lr / (1.0 - pow(beta1, t)));
+        u.root = (float)(1.0 / sqrt(1.0 - pow(beta2, t)));
+        u.eps = o->eps;
+    }
+    nnti_for_ranges(e, op->count, nnti_update_range, &u);
+}
+
+#undef NNTI_LN2_HIGH
+#undef NNTI_LN2_LOW
+#undef NNTI_SQRT_HALF
+#undef NNTI_QUARTER_TURN
+#undef NNTI_TWO_TO_M23
+#undef NNTI_TWO_TO_M24
+
+/* ============================================================================
+   >>optimizer    Constructors of nnt_optimizer and the learning rate of each step
+   Pure functions. The update itself is a kernel of each device, on the CPU nnti_cpu_update in >>elementwise.
+   ============================================================================ */
+
+static nnt_optimizer nnti_optimizer_new(int kind, float lr, float weight_decay)
+{
+    nnt_optimizer o;
+    memset(&o, 0, sizeof o);
+    o.kind = kind;
+    o.lr = lr;
+    o.weight_decay = weight_decay;
+    o.beta1 = 0.9f;
+    o.beta2 = 0.999f;
+    o.eps = 1e-8f;
+    o.accumulate = 1;
+    o.gamma = 0.1f;
+    return o;
+}
+NNT_API nnt_optimizer nnt_sgd(float lr)   { return nnti_optimizer_new(NNT_OPTIMIZER_SGD, lr, 0); }
+NNT_API nnt_optimizer nnt_adam(float lr)  { return nnti_optimizer_new(NNT_OPTIMIZER_ADAM, lr, 0); }
+NNT_API nnt_optimizer nnt_adamw(float lr) { return nnti_optimizer_new(NNT_OPTIMIZER_ADAMW, lr, 0.01f); }
+
+NNT_API float nnt_learning_rate(const nnt_optimizer *o, int64_t step)
+{
+    double lr, s;
+    if (!o) return 0;
+    lr = (double)o->lr;
+    step = nnti_max64(step, 0);
+    if (step < o->warmup_steps)
+        return (float)(lr * ((double)o->warmup_start + (1.0 - (double)o->warmup_start) * (double)step / (double)o->warmup_steps));
+    step -= nnti_max64(o->warmup_steps, 0);
+    if (o->schedule_steps <= 0) return o->lr;
+    s = (double)step / (double)o->schedule_steps;
+    if (o->schedule == NNT_SCHEDULE_STEP) return (float)(lr * pow((double)o->gamma, (double)(step / o->schedule_steps)));
+    if (o->schedule == NNT_SCHEDULE_COSINE) {
+        if (s >= 1.0) return o->lr_min;
+        return (float)((double)o->lr_min + (lr - (double)o->lr_min) * 0.5 * (1.0 + cos(3.14159265358979323846 * s)));
+    }
+    return o->lr;
+}
+
+/* ============================================================================
+   >>gemm    Matrix products from packed panels; the operands may be images seen as matrices
+   Reads operands through offset tables, so that a convolution needs no im2col
+   buffer; packs panels into the op's workspace and writes C. Used by >>conv, >>linear.
+   ============================================================================ */
+
+/* C[m][n] = sum_k A[m][k] B[k][n], then + bias, + C, relu, mask. A lies packed in tiles of a few rows, [k][row]; B is
+   packed a panel of some columns at a time, [k][column]. A tile function multiplies one by the other with all sums in
+   registers. The sum over k is cut in blocks whose length depends on k alone, each block is summed by itself and the
+   blocks are added in order: an element's value depends neither on the number of threads nor on how C is cut up. */
+
+enum {
+    NNTI_PANEL_MAX = 32,            /* columns of a panel at most */
+    NNTI_TILE_MAX = 14,             /* rows of a tile at most */
+    NNTI_GROUP_MAX = 8,             /* panels that are packed together at most */
+    NNTI_GEMM_KC = 384,             /* length of a block of k: with it a panel fits in the first-level cache */
+    NNTI_GEMM_ROWS = 512            /* rows of C that one chunk of work has at most */
+};
+
+/* Where line i of an operand begins: i counts through outer, middle and inner, a nest of three loops. */
+typedef struct nnti_lines {
+    int64_t inner, middle;
+    ptrdiff_t stride, middle_stride, outer_stride;
+} nnti_lines;
+
+/* A matrix of elements (line i, k) at x[offset of i + offset of k]. Lines are A's rows or B's columns. */
+typedef struct nnti_operand {
+    const float *x;
+    nnti_lines lines;
+    const int32_t *table;           /* offset of k; NULL: k * step */
+    ptrdiff_t step;
+} nnti_operand;
+
+/* Neighbouring lines whose offsets grow by a constant stride. */
+typedef struct nnti_lane_run { int first, length; ptrdiff_t offset; } nnti_lane_run;
+
+/* to[k * pitch + i] = x[offset of k + offset of line i] for k < count, i < width; 0 where no run covers i. */
+typedef struct nnti_pack_job {
+    float *to;
+    ptrdiff_t pitch;
+    int width, count;
+    const float *x;
+    const int32_t *table;
+    ptrdiff_t step, stride;
+    int runs;
+    nnti_lane_run run[NNTI_PANEL_MAX];
+} nnti_pack_job;
+
+/* What a tile does with its sums: s + row_bias + col_bias, + C if add, max(s, 0) if relu, 0 unless mask > 0. The mask
+   is laid out as C. relu is not for use with add. */
+typedef struct nnti_tile_end {
+    const float *row_bias, *col_bias, *mask;
+    int add, relu;
+} nnti_tile_end;
+
+/* c[r * ldc + j] = the end of sum_k a[k * rows + r] * b[k * columns + j]. */
+typedef void (*nnti_tile_fn)(int k, const float *a, const float *b, float *c, ptrdiff_t ldc, const nnti_tile_end *end);
+
+/* An instruction set's functions. A panel has up to `vecs` vectors of `lanes` columns. */
+typedef struct nnti_gemm_isa {
+    int lanes, vecs, rows;
+    const nnti_tile_fn *tiles;      /* [vecs - 1][rows - 1] */
+    void  (*pack_rows)(const nnti_pack_job *p);
+    /* to[k * pitch + i] = x[i * ld + k] for k < count, i < lines; 0 for lines <= i < width */
+    void  (*pack_transposed)(float *to, ptrdiff_t pitch, int width, const float *x, ptrdiff_t ld, int lines, int count);
+    float (*sum)(const float *x, int64_t count);
+} nnti_gemm_isa;
+
+static nnti_lines nnti_lines_plain(int64_t count, ptrdiff_t stride)
+{
+    nnti_lines l;
+    l.inner = nnti_max64(1, count);
+    l.middle = 1;
+    l.stride = stride;
+    l.middle_stride = l.outer_stride = 0;
+    return l;
+}
+/* Runs of lines [first, first + count), count at most NNTI_PANEL_MAX. Returns how many; neighbours are joined. */
+static int nnti_line_runs(const nnti_lines *l, int64_t first, int count, nnti_lane_run *run)
+{
+    int64_t m = first / l->inner, i = first - m * l->inner, o = m / l->middle;
+    int done = 0, runs = 0;
+    m -= o * l->middle;
+    while (done < count) {
+        int length = (int)nnti_min64(l->inner - i, count - done);
+        ptrdiff_t offset = (ptrdiff_t)i * l->stride + (ptrdiff_t)m * l->middle_stride + (ptrdiff_t)o * l->outer_stride;
+        if (runs && offset == run[runs - 1].offset + run[runs - 1].length * l->stride) run[runs - 1].length += length;
+        else {
+            run[runs].first = done;
+            run[runs].length = length;
+            run[runs++].offset = offset;
+        }
+        done += length;
+        i = 0;
+        if (++m == l->middle) { m = 0; o++; }
+    }
+    return runs;
+}
+NNTI_INLINE const float *nnti_pack_from(const nnti_pack_job *p, int k)
+{
+    return p->x + (p->table ? (ptrdiff_t)p->table[k] : k * p->step);
+}
+
+/* Plain C: what the others have to equal. */
+
+static void nnti_pack_rows_c(const nnti_pack_job *p)
+{
+    int k, i, r;
+    for (k = 0; k < p->count; k++) {
+        const float *x = nnti_pack_from(p, k);
+        float *to = p->to + k * p->pitch;
+        for (i = 0; i < p->width; i++) to[i] = 0.0f;
+        for (r = 0; r < p->runs; r++)
+            for (i = 0; i < p->run[r].length; i++) to[p->run[r].first + i] = x[p->run[r].offset + i * p->stride];
+    }
+}
+static void nnti_pack_transposed_c(float *to, ptrdiff_t pitch, int width, const float *x, ptrdiff_t ld, int lines, int count)
+{
+    int k, i;
+    for (k = 0; k < count; k++)
+        for (i = 0; i < width; i++) to[k * pitch + i] = i < lines ? x[i * ld + k] : 0.0f;
+}
+static float nnti_row_sum_c(const float *x, int64_t count)
+{
+    float s0 = 0.0f, s1 = 0.0f, s2 = 0.0f, s3 = 0.0f;
+    int64_t i;
+    for (i = 0; i < count - 3; i += 4) { s0 += x[i]; s1 += x[i + 1]; s2 += x[i + 2]; s3 += x[i + 3]; }
+    for (; i < count; i++) s0 += x[i];
+    return (s0 + s1) + (s2 + s3);
+}
+NNTI_INLINE void nnti_tile_c(const int rows, const int columns, int k, const float *a, const float *b, float *c,
+                             ptrdiff_t ldc, const nnti_tile_end *end)
+{
+    float s[4][8];
+    int r, j;
+    for (r = 0; r < rows; r++) for (j = 0; j < columns; j++) s[r][j] = 0.0f;
+    for (; k > 0; k--, a += rows, b += columns)
+        for (r = 0; r < rows; r++) for (j = 0; j < columns; j++) s[r][j] += a[r] * b[j];
+    for (r = 0; r < rows; r++)
+        for (j = 0; j < columns; j++) {
+            float t = s[r][j];
+            if (end->row_bias) t += end->row_bias[r];
+            if (end->col_bias) t += end->col_bias[j];
+            if (end->add) t += c[r * ldc + j];
+            if (end->relu) t = t < 0.0f ? 0.0f : t;
+            if (end->mask) t = end->mask[r * ldc + j] > 0.0f ? t : 0.0f;
+            c[r * ldc + j] = t;
+        }
+}
+#define NNTI_TILE(rows, vecs, isa, attribute, width) \
+    attribute static void nnti_tile_##isa##_##rows##_##vecs(int k, const float *a, const float *b, float *c, \
+                                                            ptrdiff_t ldc, const nnti_tile_end *end) \
+    { \
+        nnti_tile_##isa(rows, width, k, a, b, c, ldc, end); \
+    }
+#define NNTI_NO_ATTRIBUTE
+#define NNTI_TILE_C(rows, vecs) NNTI_TILE(rows, vecs, c, NNTI_NO_ATTRIBUTE, 4 * vecs)
+NNTI_TILE_C(1, 1) NNTI_TILE_C(2, 1) NNTI_TILE_C(3, 1) NNTI_TILE_C(4, 1)
+NNTI_TILE_C(1, 2) NNTI_TILE_C(2, 2) NNTI_TILE_C(3, 2) NNTI_TILE_C(4, 2)
+#undef NNTI_TILE_C
+
+static const nnti_tile_fn nnti_tiles_c[] = {
+    nnti_tile_c_1_1, nnti_tile_c_2_1, nnti_tile_c_3_1, nnti_tile_c_4_1,
+    nnti_tile_c_1_2, nnti_tile_c_2_2, nnti_tile_c_3_2, nnti_tile_c_4_2
+};
+static const nnti_gemm_isa nnti_gemm_isa_c = { 4, 2, 4, nnti_tiles_c, nnti_pack_rows_c, nnti_pack_transposed_c, nnti_row_sum_c };
+
+/* The row R of a tile as macros: gcc keeps an array of vectors that a loop fills in memory, so each sum is a variable
+   of its own. `rows` and `vecs` are constants after inlining, and what they exclude disappears. */
+#define NNTI_ROWS_6(X) X(0) X(1) X(2) X(3) X(4) X(5)
+#define NNTI_ROWS_8(X) NNTI_ROWS_6(X) X(6) X(7)
+#define NNTI_ROWS_14(X) NNTI_ROWS_8(X) X(8) X(9) X(10) X(11) X(12) X(13)
+
+#if defined(NNTI_X86)
+
+/* Runs cut at the bounds of one vector. Lane l of the vector reads x[offset + l * stride]. */
+typedef struct nnti_vector_runs { int count, low[NNTI_PANEL_MAX], high[NNTI_PANEL_MAX]; ptrdiff_t offset[NNTI_PANEL_MAX]; } nnti_vector_runs;
+
+static void nnti_vector_cut(nnti_vector_runs *v, const nnti_pack_job *p, int first, int lanes)
+{
+    int r;
+    v->count = 0;
+    for (r = 0; r < p->runs; r++) {
+        int low = nnti_max(p->run[r].first, first), high = nnti_min(p->run[r].first + p->run[r].length, first + lanes);
+        if (low >= high) continue;
+        v->low[v->count] = low - first;
+        v->high[v->count] = high - first;
+        v->offset[v->count++] = p->run[r].offset + (first - p->run[r].first) * p->stride;
+    }
+}
+
+/* AVX2 and FMA: 6 rows of 2 vectors of 8. */
+
+NNTI_AVX2 NNTI_INLINE void nnti_tile_avx2(const int rows, const int vecs, int k, const float *a, const float *b, float *c,
+                                          ptrdiff_t ldc, const nnti_tile_end *end)
+{
+#define NNTI_ROW(R) __m256 u##R = _mm256_setzero_ps(), v##R = u##R;
+    NNTI_ROWS_6(NNTI_ROW)
+#undef NNTI_ROW
+    for (; k > 0; k--, a += rows, b += 8 * vecs) {
+        const __m256 b0 = _mm256_loadu_ps(b), b1 = vecs > 1 ? _mm256_loadu_ps(b + 8) : b0;
+#define NNTI_ROW(R) \
+        if (rows > R) { \
+            const __m256 t = _mm256_broadcast_ss(a + R); \
+            u##R = _mm256_fmadd_ps(t, b0, u##R); \
+            if (vecs > 1) v##R = _mm256_fmadd_ps(t, b1, v##R); \
+        }
+        NNTI_ROWS_6(NNTI_ROW)
+#undef NNTI_ROW
+    }
+#define NNTI_EACH(R, EXPR_U, EXPR_V) if (rows > R) { u##R = EXPR_U; if (vecs > 1) v##R = EXPR_V; }
+    if (end->row_bias) {
+#define NNTI_ROW(R) NNTI_EACH(R, _mm256_add_ps(u##R, _mm256_broadcast_ss(end->row_bias + R)), \
+                                 _mm256_add_ps(v##R, _mm256_broadcast_ss(end->row_bias + R)))
+        NNTI_ROWS_6(NNTI_ROW)
+#undef NNTI_ROW
+    }
+    if (end->col_bias) {
+        const __m256 q0 = _mm256_loadu_ps(end->col_bias), q1 = vecs > 1 ? _mm256_loadu_ps(end->col_bias + 8) : q0;
+#define NNTI_ROW(R) NNTI_EACH(R, _mm256_add_ps(u##R, q0), _mm256_add_ps(v##R, q1))
+        NNTI_ROWS_6(NNTI_ROW)
+#undef NNTI_ROW
+    }
+    if (end->add) {
+#define NNTI_ROW(R) NNTI_EACH(R, _mm256_add_ps(u##R, _mm256_loadu_ps(c + R * ldc)), \
+                                 _mm256_add_ps(v##R, _mm256_loadu_ps(c + R * ldc + 8)))
+        NNTI_ROWS_6(NNTI_ROW)
+#undef NNTI_ROW
+    }
+    if (end->relu) {                    /* this order of operands lets a NaN through */
+        const __m256 zero = _mm256_setzero_ps();
+#define NNTI_ROW(R) NNTI_EACH(R, _mm256_max_ps(zero, u##R), _mm256_max_ps(zero, v##R))
+        NNTI_ROWS_6(NNTI_ROW)
+#undef NNTI_ROW
+    }
+    if (end->mask) {
+        const __m256 zero = _mm256_setzero_ps();
+        const float *m = end->mask;
+#define NNTI_ROW(R) NNTI_EACH(R, _mm256_and_ps(u##R, _mm256_cmp_ps(_mm256_loadu_ps(m + R * ldc), zero, _CMP_GT_OQ)), \
+                                 _mm256_and_ps(v##R, _mm256_cmp_ps(_mm256_loadu_ps(m + R * ldc + 8), zero, _CMP_GT_OQ)))
+        NNTI_ROWS_6(NNTI_ROW)
+#undef NNTI_ROW
+    }
+#define NNTI_ROW(R) \
+    if (rows > R) { \
+        _mm256_storeu_ps(c + R * ldc, u##R); \
+        if (vecs > 1) _mm256_storeu_ps(c + R * ldc + 8, v##R); \
+    }
+    NNTI_ROWS_6(NNTI_ROW)
+#undef NNTI_ROW
+#undef NNTI_EACH
+}
+#define NNTI_TILE_AVX2(rows, vecs) NNTI_TILE(rows, vecs, avx2, NNTI_AVX2, vecs)
+NNTI_TILE_AVX2(1, 1) NNTI_TILE_AVX2(2, 1) NNTI_TILE_AVX2(3, 1) NNTI_TILE_AVX2(4, 1) NNTI_TILE_AVX2(5, 1) NNTI_TILE_AVX2(6, 1)
+NNTI_TILE_AVX2(1, 2) NNTI_TILE_AVX2(2, 2) NNTI_TILE_AVX2(3, 2) NNTI_TILE_AVX2(4, 2) NNTI_TILE_AVX2(5, 2) NNTI_TILE_AVX2(6, 2)
+#undef NNTI_TILE_AVX2
+
+static const nnti_tile_fn nnti_tiles_avx2[] = {
+    nnti_tile_avx2_1_1, nnti_tile_avx2_2_1, nnti_tile_avx2_3_1, nnti_tile_avx2_4_1, nnti_tile_avx2_5_1, nnti_tile_avx2_6_1,
+    nnti_tile_avx2_1_2, nnti_tile_avx2_2_2, nnti_tile_avx2_3_2, nnti_tile_avx2_4_2, nnti_tile_avx2_5_2, nnti_tile_avx2_6_2
+};
+
+/* Lanes low to high - 1. */
+NNTI_AVX2 NNTI_INLINE __m256i nnti_lane_mask_avx2(int low, int high)
+{
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm256_and_si256(_mm256_cmpgt_epi32(lane, _mm256_set1_epi32(low - 1)),
+                            _mm256_cmpgt_epi32(_mm256_set1_epi32(high), lane));
+}
+/* The first n lanes. Masked stores are slow on some processors. */
+NNTI_AVX2 NNTI_INLINE void nnti_store_avx2(float *to, __m256 v, int n)
+{
+    __m128 q = _mm256_castps256_ps128(v);
+    if (n >= 8) { _mm256_storeu_ps(to, v); return; }
+    if (n & 4) { _mm_storeu_ps(to, q); to += 4; q = _mm256_extractf128_ps(v, 1); }
+    if (n & 2) { _mm_storel_pi((__m64 *)(void *)to, q); to += 2; q = _mm_movehl_ps(q, q); }
+    if (n & 1) _mm_store_ss(to, q);
+}
+NNTI_AVX2 static void nnti_pack_rows_avx2(const nnti_pack_job *p)
+{
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    const __m256i index = _mm256_mullo_epi32(lane, _mm256_set1_epi32((int)p->stride));
+    int first, k, r;
+    for (first = 0; first < p->width; first += 8) {
+        const int width = nnti_min(8, p->width - first);
+        float *to = p->to + first;
+        nnti_vector_runs v;
+        nnti_vector_cut(&v, p, first, 8);
+        if (p->stride == 1 && v.count == 1 && v.high[0] - v.low[0] == 8) {
+            for (k = 0; k < p->count; k++, to += p->pitch)
+                _mm256_storeu_ps(to, _mm256_loadu_ps(nnti_pack_from(p, k) + v.offset[0]));
+        } else if (p->stride == 1 && v.count <= 2 && v.count > 0) {
+            const __m256i m0 = nnti_lane_mask_avx2(v.low[0], v.high[0]);
+            const __m256i m1 = v.count > 1 ? nnti_lane_mask_avx2(v.low[1], v.high[1]) : _mm256_setzero_si256();
+            const ptrdiff_t o0 = v.offset[0], o1 = v.count > 1 ? v.offset[1] : v.offset[0];
+            for (k = 0; k < p->count; k++, to += p->pitch) {
+                const float *x = nnti_pack_from(p, k);
+                nnti_store_avx2(to, _mm256_or_ps(_mm256_maskload_ps(x + o0, m0), _mm256_maskload_ps(x + o1, m1)), width);
+            }
+        } else {
+            __m256i m[8];
+            for (r = 0; r < v.count; r++) m[r] = nnti_lane_mask_avx2(v.low[r], v.high[r]);
+            for (k = 0; k < p->count; k++, to += p->pitch) {
+                const float *x = nnti_pack_from(p, k);
+                __m256 s = _mm256_setzero_ps();
+                if (p->stride == 1)
+                    for (r = 0; r < v.count; r++) s = _mm256_or_ps(s, _mm256_maskload_ps(x + v.offset[r], m[r]));
+                else
+                    for (r = 0; r < v.count; r++)
+                        s = _mm256_mask_i32gather_ps(s, x + v.offset[r], index, _mm256_castsi256_ps(m[r]), 4);
+                nnti_store_avx2(to, s, width);
+            }
+        }
+    }
+}
+/* Rows r[0..7] of 8 become columns. */
+NNTI_AVX2 NNTI_INLINE void nnti_transpose_avx2(__m256 r[8])
+{
+    __m256 a0 = _mm256_unpacklo_ps(r[0], r[1]), a1 = _mm256_unpackhi_ps(r[0], r[1]);
+    __m256 a2 = _mm256_unpacklo_ps(r[2], r[3]), a3 = _mm256_unpackhi_ps(r[2], r[3]);
+    __m256 a4 = _mm256_unpacklo_ps(r[4], r[5]), a5 = _mm256_unpackhi_ps(r[4], r[5]);
+    __m256 a6 = _mm256_unpacklo_ps(r[6], r[7]), a7 = _mm256_unpackhi_ps(r[6], r[7]);
+    __m256 b0 = _mm256_shuffle_ps(a0, a2, 0x44), b1 = _mm256_shuffle_ps(a0, a2, 0xee);
+    __m256 b2 = _mm256_shuffle_ps(a1, a3, 0x44), b3 = _mm256_shuffle_ps(a1, a3, 0xee);
+    __m256 b4 = _mm256_shuffle_ps(a4, a6, 0x44), b5 = _mm256_shuffle_ps(a4, a6, 0xee);
+    __m256 b6 = _mm256_shuffle_ps(a5, a7, 0x44), b7 = _mm256_shuffle_ps(a5, a7, 0xee);
+    r[0] = _mm256_permute2f128_ps(b0, b4, 0x20); r[4] = _mm256_permute2f128_ps(b0, b4, 0x31);
+    r[1] = _mm256_permute2f128_ps(b1, b5, 0x20); r[5] = _mm256_permute2f128_ps(b1, b5, 0x31);
+    r[2] = _mm256_permute2f128_ps(b2, b6, 0x20); r[6] = _mm256_permute2f128_ps(b2, b6, 0x31);
+    r[3] = _mm256_permute2f128_ps(b3, b7, 0x20); r[7] = _mm256_permute2f128_ps(b3, b7, 0x31);
+}
+NNTI_AVX2 static void nnti_pack_transposed_avx2(float *to, ptrdiff_t pitch, int width, const float *x, ptrdiff_t ld,
+                                                int lines, int count)
+{
+    int first, k;
+    for (first = 0; first < width; first += 8) {
+        const int write = nnti_min(8, width - first), read = nnti_min(8, lines - first);
+        const float *from = x + first * ld;
+        for (k = 0; k < count; k += 8) {
+            const int ks = nnti_min(8, count - k);
+            const __m256i in = nnti_lane_mask_avx2(0, ks);
+            float *out = to + k * pitch + first;
+            __m256 r[8];
+#define NNTI_ROW(R) r[R] = read > R ? _mm256_maskload_ps(from + R * ld + k, in) : _mm256_setzero_ps();
+            NNTI_ROWS_8(NNTI_ROW)
+#undef NNTI_ROW
+            nnti_transpose_avx2(r);
+#define NNTI_ROW(R) if (ks > R) nnti_store_avx2(out + R * pitch, r[R], write);
+            NNTI_ROWS_8(NNTI_ROW)
+#undef NNTI_ROW
+        }
+    }
+}
+NNTI_AVX2 static float nnti_row_sum_avx2(const float *x, int64_t count)
+{
+    __m256 s0 = _mm256_setzero_ps(), s1 = s0, s2 = s0, s3 = s0;
+    float lane[8];
+    int64_t i, k;
+    for (i = 0; i + 32 <= count; i += 32) {
+        s0 = _mm256_add_ps(s0, _mm256_loadu_ps(x + i));
+        s1 = _mm256_add_ps(s1, _mm256_loadu_ps(x + i + 8));
+        s2 = _mm256_add_ps(s2, _mm256_loadu_ps(x + i + 16));
+        s3 = _mm256_add_ps(s3, _mm256_loadu_ps(x + i + 24));
+    }
+    for (; i < count; i += 8) s0 = _mm256_add_ps(s0, _mm256_maskload_ps(x + i, nnti_lane_mask_avx2(0, (int)nnti_min64(8, count - i))));
+    _mm256_storeu_ps(lane, _mm256_add_ps(_mm256_add_ps(s0, s1), _mm256_add_ps(s2, s3)));
+    for (i = 4; i > 0; i /= 2) for (k = 0; k < i; k++) lane[k] += lane[k + i];
+    return lane[0];
+}
+static const nnti_gemm_isa nnti_gemm_isa_avx2 = {
+    8, 2, 6, nnti_tiles_avx2, nnti_pack_rows_avx2, nnti_pack_transposed_avx2, nnti_row_sum_avx2
+};
+
+/* AVX-512: 14 rows of 2 vectors of 16. */
+
+NNTI_AVX512 NNTI_INLINE void nnti_tile_avx512(const int rows, const int vecs, int k, const float *a, const float *b, float *c,
+                                              ptrdiff_t ldc, const nnti_tile_end *end)
+{
+#define NNTI_ROW(R) __m512 u##R = _mm512_setzero_ps(), v##R = u##R;
+    NNTI_ROWS_14(NNTI_ROW)
+#undef NNTI_ROW
+    for (; k > 0; k--, a += rows, b += 16 * vecs) {
+        const __m512 b0 = _mm512_loadu_ps(b), b1 = vecs > 1 ? _mm512_loadu_ps(b + 16) : b0;
+#define NNTI_ROW(R) \
+        if (rows > R) { \
+            const __m512 t = _mm512_set1_ps(a[R]); \
+            u##R = _mm512_fmadd_ps(t, b0, u##R); \
+            if (vecs > 1) v##R = _mm512_fmadd_ps(t, b1, v##R); \
+        }
+        NNTI_ROWS_14(NNTI_ROW)
+#undef NNTI_ROW
+    }
+#define NNTI_EACH(R, EXPR_U, EXPR_V) if (rows > R) { u##R = EXPR_U; if (vecs > 1) v##R = EXPR_V; }
+    if (end->row_bias) {
+#define NNTI_ROW(R) NNTI_EACH(R, _mm512_add_ps(u##R, _mm512_set1_ps(end->row_bias[R])), \
+                                 _mm512_add_ps(v##R, _mm512_set1_ps(end->row_bias[R])))
+        NNTI_ROWS_14(NNTI_ROW)
+#undef NNTI_ROW
+    }
+    if (end->col_bias) {
+        const __m512 q0 = _mm512_loadu_ps(end->col_bias), q1 = vecs > 1 ? _mm512_loadu_ps(end->col_bias + 16) : q0;
+#define NNTI_ROW(R) NNTI_EACH(R, _mm512_add_ps(u##R, q0), _mm512_add_ps(v##R, q1))
+        NNTI_ROWS_14(NNTI_ROW)
+#undef NNTI_ROW
+    }
+    if (end->add) {
+#define NNTI_ROW(R) NNTI_EACH(R, _mm512_add_ps(u##R, _mm512_loadu_ps(c + R * ldc)), \
+                                 _mm512_add_ps(v##R, _mm512_loadu_ps(c + R * ldc + 16)))
+        NNTI_ROWS_14(NNTI_ROW)
+#undef NNTI_ROW
+    }
+    if (end->relu) {                    /* this order of operands lets a NaN through */
+        const __m512 zero = _mm512_setzero_ps();
+#define NNTI_ROW(R) NNTI_EACH(R, _mm512_max_ps(zero, u##R), _mm512_max_ps(zero, v##R))
+        NNTI_ROWS_14(NNTI_ROW)
+#undef NNTI_ROW
+    }
+    if (end->mask) {
+        const __m512 zero = _mm512_setzero_ps();
+        const float *m = end->mask;
+#define NNTI_ROW(R) \
+        NNTI_EACH(R, _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(_mm512_loadu_ps(m + R * ldc), zero, _CMP_GT_OQ), u##R), \
+                     _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(_mm512_loadu_ps(m + R * ldc + 16), zero, _CMP_GT_OQ), v##R))
+        NNTI_ROWS_14(NNTI_ROW)
+#undef NNTI_ROW
+    }
+#define NNTI_ROW(R) \
+    if (rows > R) { \
+        _mm512_storeu_ps(c + R * ldc, u##R); \
+        if (vecs > 1) _mm512_storeu_ps(c + R * ldc + 16, v##R); \
+    }
+    NNTI_ROWS_14(NNTI_ROW)
+#undef NNTI_ROW
+#undef NNTI_EACH
+}
+#define NNTI_TILE_AVX512(rows, vecs) NNTI_TILE(rows, vecs, avx512, NNTI_AVX512, vecs)
+#define NNTI_TILES_AVX512(vecs) \
+    NNTI_TILE_AVX512(1, vecs) NNTI_TILE_AVX512(2, vecs) NNTI_TILE_AVX512(3, vecs) NNTI_TILE_AVX512(4, vecs) \
+    NNTI_TILE_AVX512(5, vecs) NNTI_TILE_AVX512(6, vecs) NNTI_TILE_AVX512(7, vecs) NNTI_TILE_AVX512(8, vecs) \
+    NNTI_TILE_AVX512(9, vecs) NNTI_TILE_AVX512(10, vecs) NNTI_TILE_AVX512(11, vecs) NNTI_TILE_AVX512(12, vecs) \
+    NNTI_TILE_AVX512(13, vecs) NNTI_TILE_AVX512(14, vecs)
+NNTI_TILES_AVX512(1)
+NNTI_TILES_AVX512(2)
+#undef NNTI_TILES_AVX512
+#undef NNTI_TILE_AVX512
+
+#define NNTI_NAMES(vecs) \
+    nnti_tile_avx512_1_##vecs, nnti_tile_avx512_2_##vecs, nnti_tile_avx512_3_##vecs, nnti_tile_avx512_4_##vecs, \
+    nnti_tile_avx512_5_##vecs, nnti_tile_avx512_6_##vecs, nnti_tile_avx512_7_##vecs, nnti_tile_avx512_8_##vecs, \
+    nnti_tile_avx512_9_##vecs, nnti_tile_avx512_10_##vecs, nnti_tile_avx512_11_##vecs, nnti_tile_avx512_12_##vecs, \
+    nnti_tile_avx512_13_##vecs, nnti_tile_avx512_14_##vecs
+static const nnti_tile_fn nnti_tiles_avx512[] = { NNTI_NAMES(1), NNTI_NAMES(2) };
+#undef NNTI_NAMES
+
+NNTI_AVX512 NNTI_INLINE __mmask16 nnti_lane_mask_avx512(int low, int high)
+{
+    return (__mmask16)((0xffffu >> (16 - high)) & (0xffffu << low));
+}
+NNTI_AVX512 static void nnti_pack_rows_avx512(const nnti_pack_job *p)
+{
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i index = _mm512_mullo_epi32(lane, _mm512_set1_epi32((int)p->stride));
+    int first, k, r;
+    for (first = 0; first < p->width; first += 16) {
+        const __mmask16 keep = nnti_lane_mask_avx512(0, nnti_min(16, p->width - first));
+        float *to = p->to + first;
+        __mmask16 m[16];
+        nnti_vector_runs v;
+        nnti_vector_cut(&v, p, first, 16);
+        for (r = 0; r < v.count; r++) m[r] = nnti_lane_mask_avx512(v.low[r], v.high[r]);
+        if (p->stride == 1 && v.count == 1) {
+            const __mmask16 m0 = m[0];
+            for (k = 0; k < p->count; k++, to += p->pitch)
+                _mm512_mask_storeu_ps(to, keep, _mm512_maskz_loadu_ps(m0, nnti_pack_from(p, k) + v.offset[0]));
+        } else if (p->stride == 1 && v.count == 2) {
+            const __mmask16 m0 = m[0], m1 = m[1];
+            for (k = 0; k < p->count; k++, to += p->pitch) {
+                const float *x = nnti_pack_from(p, k);
+                const __m512 s = _mm512_maskz_loadu_ps(m0, x + v.offset[0]);
+                _mm512_mask_storeu_ps(to, keep, _mm512_mask_loadu_ps(s, m1, x + v.offset[1]));
+            }
+        } else {
+            for (k = 0; k < p->count; k++, to += p->pitch) {
+                const float *x = nnti_pack_from(p, k);
+                __m512 s = _mm512_setzero_ps();
+                if (p->stride == 1)
+                    for (r = 0; r < v.count; r++) s = _mm512_mask_loadu_ps(s, m[r], x + v.offset[r]);
+                else
+                    for (r = 0; r < v.count; r++) s = _mm512_mask_i32gather_ps(s, m[r], index, x + v.offset[r], 4);
+                _mm512_mask_storeu_ps(to, keep, s);
+            }
+        }
+    }
+}
+/* Rows r[0..15] of 16 become columns. */
+NNTI_AVX512 NNTI_INLINE void nnti_transpose_avx512(__m512 r[16])
+{
+    __m512 t[16];
+#define NNTI_PAIR(R) t[R] = _mm512_unpacklo_ps(r[R], r[R + 1]); t[R + 1] = _mm512_unpackhi_ps(r[R], r[R + 1]);
+    NNTI_PAIR(0) NNTI_PAIR(2) NNTI_PAIR(4) NNTI_PAIR(6) NNTI_PAIR(8) NNTI_PAIR(10) NNTI_PAIR(12) NNTI_PAIR(14)
+#undef NNTI_PAIR
+#define NNTI_QUAD(R) \
+    r[R]     = _mm512_shuffle_ps(t[R], t[R + 2], 0x44);     r[R + 1] = _mm512_shuffle_ps(t[R], t[R + 2], 0xee); \
+    r[R + 2] = _mm512_shuffle_ps(t[R + 1], t[R + 3], 0x44); r[R + 3] = _mm512_shuffle_ps(t[R + 1], t[R + 3], 0xee);
+    NNTI_QUAD(0) NNTI_QUAD(4) NNTI_QUAD(8) NNTI_QUAD(12)
+#undef NNTI_QUAD
+#define NNTI_COLUMN(R) \
+    t[R]     = _mm512_shuffle_f32x4(r[R], r[R + 4], 0x88);     t[R + 4]  = _mm512_shuffle_f32x4(r[R], r[R + 4], 0xdd); \
+    t[R + 8] = _mm512_shuffle_f32x4(r[R + 8], r[R + 12], 0x88); t[R + 12] = _mm512_shuffle_f32x4(r[R + 8], r[R + 12], 0xdd);
+    NNTI_COLUMN(0) NNTI_COLUMN(1) NNTI_COLUMN(2) NNTI_COLUMN(3)
+#undef NNTI_COLUMN
+#define NNTI_COLUMN(R) \
+    r[R]     = _mm512_shuffle_f32x4(t[R], t[R + 8], 0x88);     r[R + 8]  = _mm512_shuffle_f32x4(t[R], t[R + 8], 0xdd); \
+    r[R + 4] = _mm512_shuffle_f32x4(t[R + 4], t[R + 12], 0x88); r[R + 12] = _mm512_shuffle_f32x4(t[R + 4], t[R + 12], 0xdd);
+    NNTI_COLUMN(0) NNTI_COLUMN(1) NNTI_COLUMN(2) NNTI_COLUMN(3)
+#undef NNTI_COLUMN
+}
+NNTI_AVX512 static void nnti_pack_transposed_avx512(float *to, ptrdiff_t pitch, int width, const float *x, ptrdiff_t ld,
+                                                    int lines, int count)
+{
+    int first, k;
+    for (first = 0; first < width; first += 16) {
+        const __mmask16 keep = nnti_lane_mask_avx512(0, nnti_min(16, width - first));
+        const int read = nnti_min(16, lines - first);
+        const float *from = x + first * ld;
+        for (k = 0; k < count; k += 16) {
+            const int ks = nnti_min(16, count - k);
+            const __mmask16 in = nnti_lane_mask_avx512(0, ks);
+            float *out = to + k * pitch + first;
+            __m512 r[16];
+#define NNTI_ROW(R) r[R] = read > R ? _mm512_maskz_loadu_ps(in, from + R * ld + k) : _mm512_setzero_ps();
+            NNTI_ROWS_14(NNTI_ROW) NNTI_ROW(14) NNTI_ROW(15)
+#undef NNTI_ROW
+            nnti_transpose_avx512(r);
+#define NNTI_ROW(R) if (ks > R) _mm512_mask_storeu_ps(out + R * pitch, keep, r[R]);
+            NNTI_ROWS_14(NNTI_ROW) NNTI_ROW(14) NNTI_ROW(15)
+#undef NNTI_ROW
+        }
+    }
+}
+NNTI_AVX512 static float nnti_row_sum_avx512(const float *x, int64_t count)
+{
+    __m512 s0 = _mm512_setzero_ps(), s1 = s0, s2 = s0, s3 = s0;
+    float lane[16];
+    int64_t i, k;
+    for (i = 0; i + 64 <= count; i += 64) {
+        s0 = _mm512_add_ps(s0, _mm512_loadu_ps(x + i));
+        s1 = _mm512_add_ps(s1, _mm512_loadu_ps(x + i + 16));
+        s2 = _mm512_add_ps(s2, _mm512_loadu_ps(x + i + 32));
+        s3 = _mm512_add_ps(s3, _mm512_loadu_ps(x + i + 48));
+    }
+    for (; i < count; i += 16)
+        s0 = _mm512_add_ps(s0, _mm512_maskz_loadu_ps(nnti_lane_mask_avx512(0, (int)nnti_min64(16, count - i)), x + i));
+    _mm512_storeu_ps(lane, _mm512_add_ps(_mm512_add_ps(s0, s1), _mm512_add_ps(s2, s3)));
+    for (i = 8; i > 0; i /= 2) for (k = 0; k < i; k++) lane[k] += lane[k + i];
+    return lane[0];
+}
+static const nnti_gemm_isa nnti_gemm_isa_avx512 = {
+    16, 2, 14, nnti_tiles_avx512, nnti_pack_rows_avx512, nnti_pack_transposed_avx512, nnti_row_sum_avx512
+};
+
+#elif defined(NNTI_NEON)
+
+/* NEON: 8 rows of 3 vectors of 4. */
+
+NNTI_INLINE void nnti_tile_neon(const int rows, const int vecs, int k, const float *a, const float *b, float *c,
+                                ptrdiff_t ldc, const nnti_tile_end *end)
+{
+#define NNTI_ROW(R) float32x4_t u##R = vdupq_n_f32(0.0f), v##R = u##R, w##R = u##R;
+    NNTI_ROWS_8(NNTI_ROW)
+#undef NNTI_ROW
+    for (; k > 0; k--, a += rows, b += 4 * vecs) {
+        const float32x4_t b0 = vld1q_f32(b), b1 = vecs > 1 ? vld1q_f32(b + 4) : b0, b2 = vecs > 2 ? vld1q_f32(b + 8) : b0;
+#define NNTI_ROW(R) \
+        if (rows > R) { \
+            const float32x4_t t = vld1q_dup_f32(a + R); \
+            u##R = vfmaq_f32(u##R, t, b0); \
+            if (vecs > 1) v##R = vfmaq_f32(v##R, t, b1); \
+            if (vecs > 2) w##R = vfmaq_f32(w##R, t, b2); \
+        }
+        NNTI_ROWS_8(NNTI_ROW)
+#undef NNTI_ROW
+    }
+#define NNTI_VECTOR(S, R, J) \
+    if (end->row_bias) S = vaddq_f32(S, vld1q_dup_f32(end->row_bias + R)); \
+    if (end->col_bias) S = vaddq_f32(S, vld1q_f32(end->col_bias + J)); \
+    if (end->add) S = vaddq_f32(S, vld1q_f32(c + R * ldc + J)); \
+    if (end->relu) S = vmaxq_f32(S, vdupq_n_f32(0.0f)); \
+    if (end->mask) S = vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(S), vcgtzq_f32(vld1q_f32(end->mask + R * ldc + J)))); \
+    vst1q_f32(c + R * ldc + J, S);
+#define NNTI_ROW(R) \
+    if (rows > R) { \
+        NNTI_VECTOR(u##R, R, 0) \
+        if (vecs > 1) { NNTI_VECTOR(v##R, R, 4) } \
+        if (vecs > 2) { NNTI_VECTOR(w##R, R, 8) } \
+    }
+    NNTI_ROWS_8(NNTI_ROW)
+#undef NNTI_ROW
+#undef NNTI_VECTOR
+}
+#define NNTI_TILE_NEON(rows, vecs) NNTI_TILE(rows, vecs, neon, NNTI_NO_ATTRIBUTE, vecs)
+#define NNTI_TILES_NEON(vecs) \
+    NNTI_TILE_NEON(1, vecs) NNTI_TILE_NEON(2, vecs) NNTI_TILE_NEON(3, vecs) NNTI_TILE_NEON(4, vecs) \
+    NNTI_TILE_NEON(5, vecs) NNTI_TILE_NEON(6, vecs) NNTI_TILE_NEON(7, vecs) NNTI_TILE_NEON(8, vecs)
+NNTI_TILES_NEON(1)
+NNTI_TILES_NEON(2)
+NNTI_TILES_NEON(3)
+#undef NNTI_TILES_NEON
+#undef NNTI_TILE_NEON
+
+#define NNTI_NAMES(vecs) \
+    nnti_tile_neon_1_##vecs, nnti_tile_neon_2_##vecs, nnti_tile_neon_3_##vecs, nnti_tile_neon_4_##vecs, \
+    nnti_tile_neon_5_##vecs, nnti_tile_neon_6_##vecs, nnti_tile_neon_7_##vecs, nnti_tile_neon_8_##vecs
+static const nnti_tile_fn nnti_tiles_neon[] = { NNTI_NAMES(1), NNTI_NAMES(2), NNTI_NAMES(3) };
+#undef NNTI_NAMES
+
+static const nnti_gemm_isa nnti_gemm_isa_neon = { 4, 3, 8, nnti_tiles_neon, nnti_pack_rows_c, nnti_pack_transposed_c, nnti_row_sum_c };
+
+#endif
+#undef NNTI_ROWS_6
+#undef NNTI_ROWS_8
+#undef NNTI_ROWS_14
+#undef NNTI_TILE
+#undef NNTI_NO_ATTRIBUTE
+
+static const nnti_gemm_isa *nnti_gemm_isa_of(const nnti_exec *e)
+{
+#if defined(NNTI_X86)
+    if (e->isa == NNTI_ISA_AVX512) return &nnti_gemm_isa_avx512;
+    if (e->isa == NNTI_ISA_AVX2) return &nnti_gemm_isa_avx2;
+#elif defined(NNTI_NEON)
+    if (e->isa == NNTI_ISA_NEON) return &nnti_gemm_isa_neon;
+#endif
+    (void)e;
+    return &nnti_gemm_isa_c;
+}
+
+/* One product. The caller fills the first part, nnti_gemm_plan the second. */
+typedef struct nnti_gemm {
+    int m, k;
+    int64_t n;
+    nnti_operand b;
+    float *c;
+    ptrdiff_t ldc;                  /* between rows of C */
+    nnti_lines c_lines;             /* where a column begins in a row of C */
+    nnti_tile_end end;              /* pointers to the first row's or column's values */
+
+    const nnti_gemm_isa *isa;
+    int tiles;                      /* A's rows in tiles of nearly equal size */
+    int kc;                         /* length of a block of k */
+    int group;                      /* panels at a time; 1: a panel stays in the first-level cache, A's block of k in the second */
+    const float *a;                 /* packed: block of k at k0 * m, in it a tile at its first row * block's length */
+} nnti_gemm;
+
+static int nnti_tile_row(const nnti_gemm *g, int tile)      /* the tile's first row */
+{
+    return tile * (g->m / g->tiles) + nnti_min(tile, g->m % g->tiles);
+}
+static int nnti_panel_width(const nnti_gemm_isa *isa) { return isa->lanes * isa->vecs; }
+
+static void nnti_gemm_plan(nnti_gemm *g, const nnti_gemm_isa *isa)
+{
+    const int width = nnti_panel_width(isa);
+    int blocks = nnti_max(1, (int)nnti_ceil_div(g->k, NNTI_GEMM_KC));
+    g->isa = isa;
+    g->tiles = (int)nnti_ceil_div(g->m, isa->rows);
+    g->kc = nnti_min(NNTI_GEMM_KC, nnti_max(1, (int)nnti_ceil_div(nnti_ceil_div(g->k, blocks), 8) * 8));
+    /* C that does not fit in any cache and of which each pass changes much: go along its rows. */
+    g->group = blocks == 1 && g->kc < 128 && (double)g->m * (double)g->n > 4e6 ? NNTI_GROUP_MAX : 1;
+}
+/* Floats of A when packed, and of one worker's scratch. */
+static size_t nnti_gemm_packed(const nnti_gemm *g) { return nnti_round_up((size_t)g->m * (size_t)g->k, 16); }
+static size_t nnti_gemm_scratch(const nnti_gemm *g)
+{
+    const int rows = nnti_min(g->m, NNTI_GEMM_ROWS + NNTI_TILE_MAX);
+    return nnti_round_up((size_t)g->group * (size_t)nnti_panel_width(g->isa) * (size_t)(g->kc + rows), 16);
+}
+
+/* Packs lines [first, first + lines) and k in [k0, k0 + count) to to[(k - k0) * pitch + line]; zeros up to width. */
+static void nnti_pack_operand(const nnti_gemm_isa *isa, const nnti_operand *o, int64_t first, int lines, int width,
+                              int k0, int count, float *to, ptrdiff_t pitch)
+{
+    nnti_pack_job p;
+    p.runs = nnti_line_runs(&o->lines, first, lines, p.run);
+    if (p.runs == 1 && o->lines.stride != 1 && !o->table && o->step == 1) {
+        isa->pack_transposed(to, pitch, width, o->x + p.run[0].offset + k0, o->lines.stride, lines, count);
+        return;
+    }
+    p.to = to;
+    p.pitch = pitch;
+    p.width = width;
+    p.count = count;
+    p.x = o->x + (o->table ? 0 : k0 * o->step);
+    p.table = o->table ? o->table + k0 : NULL;
+    p.step = o->step;
+    p.stride = o->lines.stride;
+    isa->pack_rows(&p);
+}
+/* Packs a tile of A for k in [k_first, k_last); `a` then holds k = 0 at its own k0. */
+static void nnti_gemm_pack_a(const nnti_gemm *g, const nnti_operand *a, float *packed, int tile, int k_first, int k_last, int k0)
+{
+    const int row = nnti_tile_row(g, tile), rows = nnti_tile_row(g, tile + 1) - row;
+    int k, next;
+    for (k = k_first; k < k_last; k = next) {
+        const int block = k / g->kc * g->kc, length = nnti_min(g->kc, g->k - block);
+        float *to = packed + (size_t)block * (size_t)g->m + (size_t)row * (size_t)length + (size_t)(k - block) * (size_t)rows;
+        next = nnti_min(block + length, k_last);
+        nnti_pack_operand(g->isa, a, row, rows, rows, k - k0, next - k, to, rows);
+    }
+}
+
+/* Brings a finished panel from its own buffer [row][width] to columns of C that don't lie side by side. */
+static void nnti_gemm_scatter(const nnti_gemm *g, int row, int rows, int64_t column, int columns, const float *from, int width)
+{
+    nnti_lane_run run[NNTI_PANEL_MAX];
+    const int runs = nnti_line_runs(&g->c_lines, column, columns, run);
+    const ptrdiff_t stride = g->c_lines.stride;
+    int i, r, j;
+    for (i = row; i < row + rows; i++, from += width)
+        for (r = 0; r < runs; r++) {
+            const ptrdiff_t at = i * g->ldc + run[r].offset;
+            const float *s = from + run[r].first;
+            float *c = g->c + at;
+            if (g->end.mask) {
+                const float *m = g->end.mask + at;
+                for (j = 0; j < run[r].length; j++) {
+                    const float v = g->end.add ? c[j * stride] + s[j] : s[j];
+                    c[j * stride] = m[j * stride] > 0.0f ? v : 0.0f;
+                }
+            } else if (g->end.add) {
+                for (j = 0; j < run[r].length; j++) c[j * stride] += s[j];
+            } else {
+                for (j = 0; j < run[r].length; j++) c[j * stride] = s[j];
+            }
+        }
+}
+
+/* A panel on its way through the blocks of k: its columns, and where its sums stand. */
+typedef struct nnti_panel {
+    int64_t column;
+    int columns, width, direct;     /* direct: c is in C itself, side by side */
+    float *b, *c;
+    ptrdiff_t ldc;
+    float col_bias[NNTI_PANEL_MAX];
+} nnti_panel;
+
+static void nnti_panel_begin(const nnti_gemm *g, nnti_panel *p, int64_t column, int64_t end, float *b, float *spare, int row)
+{
+    const int lanes = g->isa->lanes;
+    nnti_lane_run run[NNTI_PANEL_MAX];
+    int j;
+    p->column = column;
+    p->columns = (int)nnti_min64(nnti_panel_width(g->isa), end - column);
+    p->width = (p->columns + lanes - 1) / lanes * lanes;
+    p->b = b;
+    p->direct = p->columns == p->width && g->c_lines.stride == 1
+             && nnti_line_runs(&g->c_lines, column, p->columns, run) == 1;
+    p->c = p->direct ? g->c + run[0].offset + row * g->ldc : spare;
+    p->ldc = p->direct ? g->ldc : p->width;
+    if (g->end.col_bias)
+        for (j = 0; j < p->width; j++) p->col_bias[j] = j < p->columns ? g->end.col_bias[column + j] : 0.0f;
+}
+/* One tile of a panel, for the block of k that starts at k0; `row` is the first row of the panel's sums. */
+static void nnti_panel_tile(const nnti_gemm *g, const nnti_panel *p, int row, int tile, int k0, int count)
+{
+    const int first = nnti_tile_row(g, tile), rows = nnti_tile_row(g, tile + 1) - first;
+    const float *a = g->a + (size_t)k0 * (size_t)g->m + (size_t)first * (size_t)count;
+    const int last = k0 + count == g->k;
+    float *c = p->c + (first - row) * p->ldc;
+    nnti_tile_end end;
+    end.row_bias = last && g->end.row_bias ? g->end.row_bias + first : NULL;
+    end.col_bias = last && g->end.col_bias ? p->col_bias : NULL;
+    end.mask = last && p->direct && g->end.mask ? g->end.mask + (c - g->c) : NULL;
+    end.add = k0 > 0 || (p->direct && g->end.add);
+    end.relu = last && g->end.relu;
+    g->isa->tiles[(p->width / g->isa->lanes - 1) * g->isa->rows + rows - 1](count, a, p->b, c, p->ldc, &end);
+}
+/* C's rows of tiles [tile0, tile1), columns [column0, column1). scratch: nnti_gemm_scratch floats. */
+static void nnti_gemm_block(const nnti_gemm *g, int tile0, int tile1, int64_t column0, int64_t column1, float *scratch)
+{
+    const int width = nnti_panel_width(g->isa), row = nnti_tile_row(g, tile0), rows = nnti_tile_row(g, tile1) - row;
+    float *spare = scratch + (size_t)g->group * (size_t)g->kc * (size_t)width;
+    nnti_panel panel[NNTI_GROUP_MAX];
+    int64_t column;
+    for (column = column0; column < column1; column += (int64_t)g->group * width) {
+        const int count = (int)nnti_min64(g->group, nnti_ceil_div(column1 - column, width));
+        int p, t, k0 = 0;
+        for (p = 0; p < count; p++)
+            nnti_panel_begin(g, &panel[p], column + (int64_t)p * width, column1, scratch + (size_t)p * (size_t)g->kc * (size_t)width,
+                             spare + (size_t)p * (size_t)rows * (size_t)width, row);
+        do {                                /* once even if k is 0: C is then all bias */
+            const int length = nnti_min(g->kc, g->k - k0);
+            for (p = 0; p < count; p++)
+                nnti_pack_operand(g->isa, &g->b, panel[p].column, panel[p].columns, panel[p].width, k0, length, panel[p].b, panel[p].width);
+            for (t = tile0; t < tile1; t++)
+                for (p = 0; p < count; p++) nnti_panel_tile(g, &panel[p], row, t, k0, length);
+            k0 += length;
+        } while (k0 < g->k);
+        for (p = 0; p < count; p++)
+            if (!panel[p].direct) nnti_gemm_scatter(g, row, rows, panel[p].column, panel[p].columns, panel[p].c, panel[p].width);
+    }
+}
+
+/* How C is cut: row_blocks times column_blocks chunks, by its size alone. */
+typedef struct nnti_gemm_cut { int row_blocks, column_blocks; int64_t columns; } nnti_gemm_cut;
+
+static nnti_gemm_cut nnti_gemm_cut_of(const nnti_gemm *g)
+{
+    const int width = nnti_panel_width(g->isa);
+    const double work = (double)g->m * (double)g->n * (double)g->k;
+    const int wanted = work < 4e5 ? 1 : work > 64 * 2e5 ? 64 : (int)(work / 2e5);
+    const int64_t groups = nnti_max64(1, nnti_ceil_div(g->n, (int64_t)g->group * width));
+    nnti_gemm_cut cut;
+    cut.row_blocks = (int)nnti_ceil_div(g->m, NNTI_GEMM_ROWS);
+    if (groups * cut.row_blocks < wanted && wanted > 1)     /* few columns: cut the rows, at least 2 tiles a chunk */
+        cut.row_blocks = nnti_max(cut.row_blocks, nnti_min((g->tiles + 1) / 2, (int)nnti_ceil_div(wanted, groups)));
+    cut.columns = (int64_t)g->group * width * nnti_max64(1, groups * cut.row_blocks / nnti_max(wanted, cut.row_blocks));
+    cut.column_blocks = (int)nnti_max64(1, nnti_ceil_div(g->n, cut.columns));
+    return cut;
+}
+
+typedef struct nnti_gemm_job {
+    const nnti_gemm *g;
+    const nnti_operand *a;
+    float *packed, *scratch;
+    nnti_gemm_cut cut;
+} nnti_gemm_job;
+
+static void nnti_gemm_pack_task(void *arg, int64_t chunk, int worker)
+{
+    const nnti_gemm_job *job = (const nnti_gemm_job *)arg;
+    (void)worker;
+    nnti_gemm_pack_a(job->g, job->a, job->packed, (int)chunk, 0, job->g->k, 0);
+}
+static void nnti_gemm_task(void *arg, int64_t chunk, int worker)
+{
+    const nnti_gemm_job *job = (const nnti_gemm_job *)arg;
+    const nnti_gemm *g = job->g;
+    const int64_t rows = chunk % job->cut.row_blocks, columns = chunk / job->cut.row_blocks;
+    const int tile0 = (int)(g->tiles * rows / job->cut.row_blocks), tile1 = (int)(g->tiles * (rows + 1) / job->cut.row_blocks);
+    nnti_gemm_block(g, tile0, tile1, columns * job->cut.columns, nnti_min64(g->n, (columns + 1) * job->cut.columns),
+                    job->scratch + (size_t)worker * nnti_gemm_scratch(g));
+}
+/* Runs chunks in this thread when they are little work. */
+static void nnti_parallel_if(const nnti_exec *e, int wanted, int64_t chunks, nnti_task fn, void *arg)
+{
+    nnti_parallel(wanted ? e->pool : NULL, chunks, fn, arg);
+}
+static size_t nnti_gemm_workspace(const nnti_exec *e, const nnti_gemm *g)
+{
+    return sizeof(float) * (nnti_gemm_packed(g) + (size_t)nnti_pool_threads(e->pool) * nnti_gemm_scratch(g));
+}
+/* The whole product. workspace: nnti_gemm_workspace bytes. */
+static void nnti_gemm_run(const nnti_exec *e, nnti_gemm *g, const nnti_operand *a, void *workspace)
+{
+    nnti_gemm_job job;
+    job.g = g;
+    job.a = a;
+    job.packed = (float *)workspace;
+    job.scratch = job.packed + nnti_gemm_packed(g);
+    job.cut = nnti_gemm_cut_of(g);
+    g->a = job.packed;
+    nnti_parallel_if(e, (int64_t)g->m * g->k > 64 * 1024, g->tiles, nnti_gemm_pack_task, &job);
+    nnti_parallel(e->pool, (int64_t)job.cut.row_blocks * job.cut.column_blocks, nnti_gemm_task, &job);
+}
+/* A matrix in memory: element (line i, k) at x[i * line + k * step]. */
+static nnti_operand nnti_operand_matrix(const float *x, int64_t lines, ptrdiff_t line, ptrdiff_t step)
+{
+    nnti_operand o;
+    o.x = x;
+    o.lines = nnti_lines_plain(lines, line);
+    o.table = NULL;
+    o.step = step;
+    return o;
+}
+/* A product of m x k and k x n with C dense and nothing added. */
+static nnti_gemm nnti_gemm_new(const nnti_exec *e, int m, int64_t n, int k)
+{
+    nnti_gemm g;
+    memset(&g, 0, sizeof g);
+    g.m = m;
+    g.n = n;
+    g.k = k;
+    g.ldc = (ptrdiff_t)n;
+    g.c_lines = nnti_lines_plain(n, 1);
+    nnti_gemm_plan(&g, nnti_gemm_isa_of(e));
+    return g;
+}
+
+/* ============================================================================
+   >>conv    Convolution: forward, gradient of the data, gradient of the weights
+   All three are products of >>gemm whose operands are images seen as matrices.
+   The plain loops come first and say what is meant.
+   ============================================================================ */
+
+/* y[n][f][oh][ow] = b[f] + sum_{c,kh,kw} w[f][c][kh][kw] * x[n][c][oh sh + kh dh - ph][ow sw + kw dw - pw], where x is 0
+   outside, and c runs over the channels of f's group. */
+
+static int nnti_conv_in(const nnt_op *op)  { return op->in_c / op->groups; }        /* channels of a group */
+static int nnti_conv_out(const nnt_op *op) { return op->out_c / op->groups; }       /* filters of a group */
+
+static const float *nnti_conv_c_weight_at(const nnt_op *op, const float *w, int f, int c)
+{
+    return w + ((size_t)f * (size_t)nnti_conv_in(op) + (size_t)c) * (size_t)(op->kernel_h * op->kernel_w);
+}
+static const float *nnti_conv_c_plane(const float *x, int n, int channels, int c, int h, int w)
+{
+    return x + ((size_t)n * (size_t)channels + (size_t)c) * (size_t)h * (size_t)w;
+}
+
+static void nnti_conv_c_forward(const nnt_op *op, const nnt_run *run)
+{
+    const float *x = (const float *)op->at[NNT_X], *w = (const float *)op->at[NNT_W], *b = (const float *)op->at[NNT_B];
+    float *y = (float *)op->at[NNT_Y];
+    int n, f, c, oh, ow, kh, kw;
+    for (n = 0; n < run->count; n++)
+        for (f = 0; f < op->out_c; f++) {
+            const int c0 = f / nnti_conv_out(op) * nnti_conv_in(op);
+            for (oh = 0; oh < op->out_h; oh++)
+                for (ow = 0; ow < op->out_w; ow++) {
+                    double s = b ? b[f] : 0.0;
+                    for (c = 0; c < nnti_conv_in(op); c++)
+                        for (kh = 0; kh < op->kernel_h; kh++)
+                            for (kw = 0; kw < op->kernel_w; kw++) {
+                                const int ih = oh * op->stride_h + kh * op->dilation_h - op->pad_h;
+                                const int iw = ow * op->stride_w + kw * op->dilation_w - op->pad_w;
+                                if (ih < 0 || ih >= op->in_h || iw < 0 || iw >= op->in_w) continue;
+                                s += (double)nnti_conv_c_weight_at(op, w, f, c)[kh * op->kernel_w + kw]
+                                   * (double)nnti_conv_c_plane(x, n, op->in_c, c0 + c, op->in_h, op->in_w)[(size_t)ih * (size_t)op->in_w + (size_t)iw];
+                            }
+                    if ((op->flags & NNT_OPF_RELU) && s < 0.0) s = 0.0;
+                    *y++ = (float)s;
+                }
+        }
+}
+/* gx[n][c][ih][iw] = sum of gy[n][f][oh][ow] * w[f][c][kh][kw] over all that meet there */
+static void nnti_conv_c_data(const nnt_op *op, const nnt_run *run)
+{
+    const float *gy = (const float *)op->at[NNT_GY], *w = (const float *)op->at[NNT_W];
+    const float *mask = (op->flags & NNT_OPF_MASK) ? (const float *)op->at[NNT_MASK] : NULL;
+    float *gx = (float *)op->at[NNT_GX];
+    int n, f, c, ih, iw, kh, kw;
+    for (n = 0; n < run->count; n++)
+        for (c = 0; c < op->in_c; c++) {
+            const int group = c / nnti_conv_in(op), c0 = group * nnti_conv_in(op);
+            for (ih = 0; ih < op->in_h; ih++)
+                for (iw = 0; iw < op->in_w; iw++, gx++) {
+                    double s = (op->flags & NNT_OPF_ACCUMULATE) ? *gx : 0.0;
+                    for (f = group * nnti_conv_out(op); f < (group + 1) * nnti_conv_out(op); f++)
+                        for (kh = 0; kh < op->kernel_h; kh++)
+                            for (kw = 0; kw < op->kernel_w; kw++) {
+                                const int h = ih + op->pad_h - kh * op->dilation_h, v = iw + op->pad_w - kw * op->dilation_w;
+                                if (h < 0 || v < 0 || h % op->stride_h || v % op->stride_w) continue;
+                                if (h / op->stride_h >= op->out_h || v / op->stride_w >= op->out_w) continue;
+                                s += (double)nnti_conv_c_weight_at(op, w, f, c - c0)[kh * op->kernel_w + kw]
+                                   * (double)nnti_conv_c_plane(gy, n, op->out_c, f, op->out_h, op->out_w)[(size_t)(h / op->stride_h) * (size_t)op->out_w + (size_t)(v / op->stride_w)];
+                            }
+                    if (mask) { if (!(*mask > 0.0f)) s = 0.0; mask++; }
+                    *gx = (float)s;
+                }
+        }
+}
+/* gw[f][c][kh][kw] (+)= sum_{n,oh,ow} gy[n][f][oh][ow] * x[n][c][..][..], gb[f] (+)= sum_{n,oh,ow} gy[n][f][oh][ow] */
+static void nnti_conv_c_weight(const nnt_op *op, const nnt_run *run)
+{
+    const float *x = (const float *)op->at[NNT_X], *gy = (const float *)op->at[NNT_GY];
+    float *gw = (float *)op->at[NNT_GW], *gb = (float *)op->at[NNT_GB];
+    int n, f, c, oh, ow, kh, kw;
+    for (f = 0; f < op->out_c; f++) {
+        const int c0 = f / nnti_conv_out(op) * nnti_conv_in(op);
+        double sb = 0.0;
+        for (n = 0; n < run->count; n++)
+            for (oh = 0; oh < op->out_h * op->out_w; oh++) sb += nnti_conv_c_plane(gy, n, op->out_c, f, op->out_h, op->out_w)[oh];
+        if (gb) gb[f] = (float)(sb + (run->accumulate ? gb[f] : 0.0));
+        for (c = c0; c < c0 + nnti_conv_in(op); c++)
+            for (kh = 0; kh < op->kernel_h; kh++)
+                for (kw = 0; kw < op->kernel_w; kw++, gw++) {
+                    double s = run->accumulate ? *gw : 0.0;
+                    for (n = 0; n < run->count; n++) {
+                        const float *g = nnti_conv_c_plane(gy, n, op->out_c, f, op->out_h, op->out_w);
+                        for (oh = 0; oh < op->out_h; oh++)
+                            for (ow = 0; ow < op->out_w; ow++, g++) {
+                                const int ih = oh * op->stride_h + kh * op->dilation_h - op->pad_h;
+                                const int iw = ow * op->stride_w + kw * op->dilation_w - op->pad_w;
+                                if (ih < 0 || ih >= op->in_h || iw < 0 || iw >= op->in_w) continue;
+                                s += (double)*g * (double)nnti_conv_c_plane(x, n, op->in_c, c, op->in_h, op->in_w)[(size_t)ih * (size_t)op->in_w + (size_t)iw];
+                            }
+                    }
+                    *gw = (float)s;
+                }
+    }
+}
+
+/* Offsets in the tables below have 32 bits. */
+static int nnti_conv_is_odd(const nnt_op *op)
+{
+    const double in = (double)op->in_c * (op->in_h + 2.0 * op->pad_h) * (op->in_w + 2.0 * op->pad_w);
+    const double out = (double)op->out_c * (op->out_h + op->dilation_h * op->kernel_h) * (op->out_w + op->dilation_w * op->kernel_w);
+    const double weights = (double)op->out_c * nnti_conv_in(op) * op->kernel_h * op->kernel_w;
+    return in > 1e9 || out > 1e9 || weights > 1e9;
+}
+
+/* Forward and data gradient are one thing, a sum over taps: out[i] = sum_t w[k_first + t k_step] * in[i stride + first +
+   t step] along each axis, with out[i] written at out_first + i out_stride. Forward: t is kh. The gradient of a
+   convolution with stride s falls into s phases of input rows ih = phase + i s; those kh with (phase + pad - kh dilation)
+   divisible by s reach it, from output row i + (phase + pad - kh dilation) / s. */
+typedef struct nnti_axis {
+    int taps, first, step, k_first, k_step;
+    int grid, stride;               /* positions i */
+    int size;                       /* of `in` */
+    int out_first, out_stride;
+    int low, span;                  /* least of first + t step, and largest minus least */
+} nnti_axis;
+
+static nnti_axis nnti_axis_bounds(nnti_axis a)
+{
+    const int last = a.first + (a.taps - 1) * a.step;
+    a.low = a.taps ? nnti_min(a.first, last) : 0;
+    a.span = a.taps ? nnti_max(a.first, last) - a.low : 0;
+    return a;
+}
+static nnti_axis nnti_axis_forward(int in, int out, int kernel, int stride, int pad, int dilation)
+{
+    nnti_axis a;
+    a.taps = kernel;
+    a.first = -pad;
+    a.step = dilation;
+    a.k_first = 0;
+    a.k_step = 1;
+    a.grid = out;
+    a.stride = stride;
+    a.size = in;
+    a.out_first = 0;
+    a.out_stride = 1;
+    return nnti_axis_bounds(a);
+}
+static nnti_axis nnti_axis_data(int in, int out, int kernel, int stride, int pad, int dilation, int phase)
+{
+    nnti_axis a;
+    int k;
+    a.taps = a.first = a.step = a.k_first = a.k_step = 0;
+    for (k = 0; k < kernel; k++) {
+        const int at = phase + pad - k * dilation;
+        if (at % stride) continue;
+        if (a.taps == 0) { a.k_first = k; a.first = at / stride; }
+        if (a.taps == 1) { a.k_step = k - a.k_first; a.step = at / stride - a.first; }
+        a.taps++;
+    }
+    a.grid = phase < in ? (in - phase + stride - 1) / stride : 0;
+    a.stride = 1;
+    a.size = out;
+    a.out_first = phase;
+    a.out_stride = stride;
+    return nnti_axis_bounds(a);
+}
+
+/* The plan of one such sum: per group a product of m x k and k x (samples, h.grid, w.grid), k = (channel, tap). A chunk
+   takes some samples, or a band of rows of one, copies what it reads into a band with the padding in it, where columns
+   of one stride's phase lie side by side, and from then on every panel is runs of neighbouring floats. */
+typedef struct nnti_taps {
+    nnti_axis h, w;
+    nnti_gemm g;                    /* of one group; n: columns of a chunk at most */
+    nnti_operand a;                 /* weights of group 0; offsets of k in a_table */
+    const float *x;
+    int groups, x_channels, out_channels, channels;     /* channels: of x in a group */
+    int out_h, out_w;
+    ptrdiff_t a_group;              /* between groups' weights */
+    int samples, rows;              /* of a chunk: more than one sample only with all rows */
+    int row_blocks;                 /* chunks share columns and split g's rows */
+    int bands;                      /* chunks of rows a sample */
+    int direct;                     /* nothing to pad: the band is the image itself */
+    int phase_width, band_rows;     /* band: [sample][channel][band_rows][w.stride][phase_width] */
+    ptrdiff_t pitch, plane, sample; /* between rows, channels, samples of the band */
+    int32_t *a_table, *b_table;     /* k entries each */
+    float *packed, *scratch;
+    size_t packed_group, scratch_floats, band_floats;
+    int count;
+} nnti_taps;
+
+enum { NNTI_CONV_COLUMNS = 512, NNTI_CONV_BAND = 256 * 1024 };
+
+static int nnti_axis_inside(const nnti_axis *a)
+{
+    return a->low >= 0 && (a->grid - 1) * a->stride + a->low + a->span < a->size;
+}
+/* Sizes; everything that depends on the shape alone. */
+static void nnti_taps_plan(const nnti_exec *e, nnti_taps *t)
+{
+    const int64_t grid = (int64_t)t->h.grid * t->w.grid;
+    int chunks;
+    t->samples = (int)nnti_max64(1, NNTI_CONV_COLUMNS / nnti_max64(1, grid));
+    t->rows = t->h.grid;
+    if (grid > 2 * NNTI_CONV_COLUMNS) t->rows = nnti_max(1, nnti_min(t->h.grid, NNTI_CONV_COLUMNS / t->w.grid + 1));
+    t->bands = (t->h.grid + t->rows - 1) / nnti_max(1, t->rows);
+    t->direct = t->w.stride == 1 && nnti_axis_inside(&t->h) && nnti_axis_inside(&t->w);
+    t->phase_width = t->w.grid + t->w.span / t->w.stride;
+    if (t->direct) {
+        t->pitch = t->w.size;
+        t->plane = (ptrdiff_t)t->h.size * t->w.size;
+        t->sample = t->plane * t->x_channels;
+    } else {
+        t->band_rows = (t->rows - 1) * t->h.stride + t->h.span + 1;
+        t->pitch = (ptrdiff_t)t->phase_width * t->w.stride;
+        t->plane = t->pitch * t->band_rows;
+        t->sample = t->plane * t->channels;
+        while (t->samples > 1 && t->samples * t->sample > NNTI_CONV_BAND) t->samples--;
+    }
+    t->band_floats = t->direct ? 0 : nnti_round_up((size_t)t->samples * (size_t)t->sample, 16);
+    t->g.n = (int64_t)t->samples * t->rows * t->w.grid;
+    t->g.k = t->channels * t->h.taps * t->w.taps;
+    t->g.ldc = (ptrdiff_t)t->out_h * t->out_w;
+    t->g.c_lines.inner = t->w.grid;
+    t->g.c_lines.stride = t->w.out_stride;
+    t->g.c_lines.middle_stride = (ptrdiff_t)t->h.out_stride * t->out_w;
+    t->g.c_lines.outer_stride = (ptrdiff_t)t->out_channels * t->out_h * t->out_w;
+    t->g.b.lines.inner = t->w.grid;
+    t->g.b.lines.stride = 1;
+    t->g.b.lines.middle_stride = t->pitch * t->h.stride;
+    t->g.b.lines.outer_stride = t->sample;
+    nnti_gemm_plan(&t->g, nnti_gemm_isa_of(e));
+    /* A single image of few positions leaves too few chunks: split the filters as well. */
+    chunks = t->groups * t->bands;
+    t->row_blocks = (int)nnti_ceil_div(t->g.m, NNTI_GEMM_ROWS);
+    if (chunks < 8 && (double)t->g.m * (double)grid * t->g.k > 4e6)
+        t->row_blocks = nnti_max(t->row_blocks, nnti_min((t->g.tiles + 1) / 2, 8 / chunks));
+    t->packed_group = nnti_gemm_packed(&t->g);
+    t->scratch_floats = nnti_gemm_scratch(&t->g) + t->band_floats;
+}
+static size_t nnti_taps_table(const nnti_taps *t) { return nnti_round_up((size_t)t->g.k * sizeof(int32_t), 64); }
+static size_t nnti_taps_workspace(const nnti_exec *e, const nnti_taps *t)
+{
+    if (t->h.grid <= 0 || t->w.grid <= 0) return 0;
+    return 2 * nnti_taps_table(t)
+         + sizeof(float) * ((size_t)t->groups * t->packed_group + (size_t)nnti_pool_threads(e->pool) * t->scratch_floats);
+}
+static void nnti_taps_tables(nnti_taps *t, ptrdiff_t channel_weights, int kernel_w)
+{
+    int c, i, j;
+    int32_t *a = t->a_table, *b = t->b_table;
+    for (c = 0; c < t->channels; c++)
+        for (i = 0; i < t->h.taps; i++)
+            for (j = 0; j < t->w.taps; j++) {
+                const int row = t->h.first + i * t->h.step - (t->direct ? 0 : t->h.low);
+                const int column = t->w.first + j * t->w.step - (t->direct ? 0 : t->w.low);
+                const int at = column % t->w.stride * t->phase_width + column / t->w.stride;
+                *a++ = (int32_t)(c * channel_weights + (t->h.k_first + i * t->h.k_step) * kernel_w + t->w.k_first + j * t->w.k_step);
+                *b++ = (int32_t)(c * t->plane + row * t->pitch + (t->direct ? column : at));
+            }
+}
+static void nnti_taps_pack_task(void *arg, int64_t chunk, int worker)
+{
+    const nnti_taps *t = (const nnti_taps *)arg;
+    const int64_t group = chunk / t->g.tiles;
+    nnti_operand a = t->a;
+    (void)worker;
+    a.x += group * t->a_group;
+    nnti_gemm_pack_a(&t->g, &a, t->packed + (size_t)group * t->packed_group, (int)(chunk % t->g.tiles), 0, t->g.k, 0);
+}
+static int nnti_axis_uses_phase(const nnti_axis *a, int phase)
+{
+    int i;
+    for (i = 0; i < a->taps; i++) if ((a->first + i * a->step - a->low) % a->stride == phase) return 1;
+    return 0;
+}
+/* Copies rows [first_row, first_row + t->band_rows) of one plane, counted from h.low, into the band; zeros outside. */
+static void nnti_taps_copy_plane(const nnti_taps *t, const float *x, int first_row, int rows, float *to)
+{
+    const int top = t->h.low + first_row;
+    const int r0 = nnti_min(rows, nnti_max(0, -top)), r1 = nnti_max(r0, nnti_min(rows, t->h.size - top));
+    int phase, q;
+    memset(to, 0, (size_t)(r0 * t->pitch) * sizeof *to);
+    memset(to + r1 * t->pitch, 0, (size_t)((rows - r1) * t->pitch) * sizeof *to);
+    if (r0 == r1) return;
+    for (phase = 0; phase < t->w.stride; phase++) {
+        const int at = t->w.low + phase;            /* column of the image at q = 0 */
+        const int q0 = at < 0 ? (-at + t->w.stride - 1) / t->w.stride : 0;
+        const int q1 = nnti_min(t->phase_width, at < t->w.size ? (t->w.size - at + t->w.stride - 1) / t->w.stride : 0);
+        if (t->w.stride > 1 && !nnti_axis_uses_phase(&t->w, phase)) continue;
+        for (q = 0; q < t->phase_width; q += NNTI_PANEL_MAX) {
+            nnti_pack_job p;
+            const int low = nnti_max(q, q0), high = nnti_min(q + NNTI_PANEL_MAX, q1);
+            p.to = to + r0 * t->pitch + phase * t->phase_width + q;
+            p.pitch = t->pitch;
+            p.width = nnti_min(NNTI_PANEL_MAX, t->phase_width - q);
+            p.count = r1 - r0;
+            p.x = x + (ptrdiff_t)(top + r0) * t->w.size;
+            p.table = NULL;
+            p.step = t->w.size;
+            p.stride = t->w.stride;
+            p.runs = high > low;
+            p.run[0].first = low - q;
+            p.run[0].length = high - low;
+            p.run[0].offset = at + low * t->w.stride;
+            t->g.isa->pack_rows(&p);
+        }
+    }
+}
+static void nnti_taps_task(void *arg, int64_t chunk, int worker)
+{
+    const nnti_taps *t = (const nnti_taps *)arg;
+    const int64_t row_block = chunk % t->row_blocks, rest = chunk / t->row_blocks;
+    const int64_t band = rest % t->bands, rest2 = rest / t->bands;
+    const int groups = t->groups, group = (int)(rest2 % groups), n0 = (int)(rest2 / groups) * t->samples;
+    const int samples = nnti_min(t->samples, t->count - n0), i0 = (int)band * t->rows, rows = nnti_min(t->rows, t->h.grid - i0);
+    const float *x = t->x + ((ptrdiff_t)n0 * t->x_channels + (ptrdiff_t)group * t->channels) * t->h.size * t->w.size;
+    float *scratch = t->scratch + (size_t)worker * t->scratch_floats, *to = scratch + nnti_gemm_scratch(&t->g);
+    const ptrdiff_t out = (((ptrdiff_t)n0 * t->out_channels + (ptrdiff_t)group * t->g.m) * t->out_h
+                           + t->h.out_first + (ptrdiff_t)i0 * t->h.out_stride) * t->out_w + t->w.out_first;
+    nnti_gemm g = t->g;
+    int n, c;
+    if (t->direct) g.b.x = x + (ptrdiff_t)i0 * t->h.stride * t->w.size;
+    else {
+        for (n = 0; n < samples; n++)
+            for (c = 0; c < t->channels; c++)
+                nnti_taps_copy_plane(t, x + ((ptrdiff_t)n * t->x_channels + c) * t->h.size * t->w.size, i0 * t->h.stride,
+                                     (rows - 1) * t->h.stride + t->h.span + 1, to + n * t->sample + c * t->plane);
+        g.b.x = to;
+    }
+    g.a = t->packed + (size_t)group * t->packed_group;
+    g.b.lines.middle = g.c_lines.middle = rows;
+    g.c += out;
+    if (g.end.mask) g.end.mask += out;
+    if (g.end.row_bias) g.end.row_bias += (ptrdiff_t)group * g.m;
+    nnti_gemm_block(&g, (int)(g.tiles * row_block / t->row_blocks), (int)(g.tiles * (row_block + 1) / t->row_blocks),
+                    0, (int64_t)samples * rows * t->w.grid, scratch);
+}
+static void nnti_taps_run(const nnti_exec *e, nnti_taps *t, const nnt_op *op, int count, ptrdiff_t channel_weights)
+{
+    char *w = (char *)op->workspace;
+    int64_t chunks;
+    if (t->h.grid <= 0 || t->w.grid <= 0) return;
+    t->a_table = (int32_t *)(void *)w;
+    t->b_table = (int32_t *)(void *)(w + nnti_taps_table(t));
+    t->packed = (float *)(void *)(w + 2 * nnti_taps_table(t));
+    t->scratch = t->packed + (size_t)t->groups * t->packed_group;
+    t->count = count;
+    t->g.b.table = t->b_table;
+    t->a.table = t->a.step ? NULL : t->a_table;     /* forward: k lies side by side */
+    nnti_taps_tables(t, channel_weights, op->kernel_w);
+    chunks = nnti_ceil_div(count, t->samples) * t->groups * t->bands * t->row_blocks;
+    nnti_parallel_if(e, (int64_t)t->groups * t->g.m * t->g.k > 64 * 1024, (int64_t)t->groups * t->g.tiles, nnti_taps_pack_task, t);
+    nnti_parallel_if(e, (double)count * t->groups * (double)t->g.m * t->g.k * t->h.grid * t->w.grid > 2e5, chunks, nnti_taps_task, t);
+}
+
+static nnti_taps nnti_conv_plan(const nnti_exec *e, const nnt_op *op)
+{
+    nnti_taps t;
+    memset(&t, 0, sizeof t);
+    t.h = nnti_axis_forward(op->in_h, op->out_h, op->kernel_h, op->stride_h, op->pad_h, op->dilation_h);
+    t.w = nnti_axis_forward(op->in_w, op->out_w, op->kernel_w, op->stride_w, op->pad_w, op->dilation_w);
+    t.groups = op->groups;
+    t.x_channels = op->in_c;
+    t.out_channels = op->out_c;
+    t.channels = nnti_conv_in(op);
+    t.out_h = op->out_h;
+    t.out_w = op->out_w;
+    t.g.m = nnti_conv_out(op);
+    nnti_taps_plan(e, &t);
+    t.a_group = (ptrdiff_t)t.g.m * t.g.k;
+    t.a = nnti_operand_matrix((const float *)op->at[NNT_W], t.g.m, t.g.k, 1);
+    return t;
+}
+static size_t nnti_cpu_conv_workspace(const nnti_exec *e, const nnt_op *op, int batch)
+{
+    nnti_taps t;
+    (void)batch;
+    if (nnti_conv_is_odd(op)) return 0;
+    t = nnti_conv_plan(e, op);
+    return nnti_taps_workspace(e, &t);
+}
+static void nnti_cpu_conv(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    nnti_taps t;
+    if (nnti_conv_is_odd(op)) { nnti_conv_c_forward(op, run); return; }
+    t = nnti_conv_plan(e, op);
+    t.x = (const float *)op->at[NNT_X];
+    t.g.c = (float *)op->at[NNT_Y];
+    t.g.end.row_bias = (const float *)op->at[NNT_B];
+    t.g.end.relu = (op->flags & NNT_OPF_RELU) != 0;
+    nnti_taps_run(e, &t, op, run->count, (ptrdiff_t)op->kernel_h * op->kernel_w);
+}
+
+/* The phase (row, column) of the data gradient. */
+static nnti_taps nnti_conv_data_plan(const nnti_exec *e, const nnt_op *op, int row, int column)
+{
+    nnti_taps t;
+    memset(&t, 0, sizeof t);
+    t.h = nnti_axis_data(op->in_h, op->out_h, op->kernel_h, op->stride_h, op->pad_h, op->dilation_h, row);
+    t.w = nnti_axis_data(op->in_w, op->out_w, op->kernel_w, op->stride_w, op->pad_w, op->dilation_w, column);
+    t.groups = op->groups;
+    t.x_channels = op->out_c;
+    t.out_channels = op->in_c;
+    t.channels = nnti_conv_out(op);
+    t.out_h = op->in_h;
+    t.out_w = op->in_w;
+    t.g.m = nnti_conv_in(op);
+    nnti_taps_plan(e, &t);
+    t.a_group = (ptrdiff_t)nnti_conv_out(op) * nnti_conv_in(op) * op->kernel_h * op->kernel_w;
+    t.a = nnti_operand_matrix((const float *)op->at[NNT_W], t.g.m, (ptrdiff_t)op->kernel_h * op->kernel_w, 0);
+    return t;
+}
+static size_t nnti_cpu_conv_data_workspace(const nnti_exec *e, const nnt_op *op, int batch)
+{
+    size_t most = 0;
+    int i, j;
+    (void)batch;
+    if (nnti_conv_is_odd(op)) return 0;
+    for (i = 0; i < op->stride_h; i++)
+        for (j = 0; j < op->stride_w; j++) {
+            const nnti_taps t = nnti_conv_data_plan(e, op, i, j);
+            const size_t bytes = nnti_taps_workspace(e, &t);
+            if (bytes > most) most = bytes;
+        }
+    return most;
+}
+static void nnti_cpu_conv_data(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    int i, j;
+    if (nnti_conv_is_odd(op)) { nnti_conv_c_data(op, run); return; }
+    for (i = 0; i < op->stride_h; i++)
+        for (j = 0; j < op->stride_w; j++) {
+            nnti_taps t = nnti_conv_data_plan(e, op, i, j);
+            t.x = (const float *)op->at[NNT_GY];
+            t.g.c = (float *)op->at[NNT_GX];
+            t.g.end.add = (op->flags & NNT_OPF_ACCUMULATE) != 0;
+            t.g.end.mask = (op->flags & NNT_OPF_MASK) ? (const float *)op->at[NNT_MASK] : NULL;
+            nnti_taps_run(e, &t, op, run->count, (ptrdiff_t)nnti_conv_in(op) * op->kernel_h * op->kernel_w);
+        }
+}
+
+/* Gradient of the weights: per group a product gw'[f][(kh, kw, c)] = sum_k gy[f][k] x'[k][(kh, kw, c)] with k = (n, oh,
+   ow). x' is a copy of the padded input with channels innermost, so that a row of a panel is runs of neighbouring floats.
+   Work goes in blocks of some samples, or of a band of output rows of one: first the block's gy is packed and x'
+   written, split by samples, then the block is multiplied, split by parts of gw'. So each part of gw' sums its k in
+   order. At last gw' is brought to gw's order. */
+typedef struct nnti_conv_weight {
+    const nnt_op *op;
+    const nnti_gemm_isa *isa;
+    nnti_gemm g;                    /* of one group and a whole block */
+    const float *x, *gy;
+    int channels, filters;          /* of a group */
+    int samples, rows, bands;       /* of a block; blocks a sample */
+    int band_rows, band_width;      /* x': [sample][group][band_rows][band_width][channels] */
+    int n0, block_samples, row0, block_rows, parts;     /* the block at work */
+    int count, accumulate;
+    nnti_gemm_cut cut;
+    int32_t *table;
+    float *packed, *image, *product, *scratch, *gb_part;
+    double *gb_sum;
+    size_t table_bytes, packed_group, image_floats, product_group, scratch_floats;
+} nnti_conv_weight;
+
+enum { NNTI_CONV_BLOCK = 384 * 1024 };
+
+static void nnti_conv_weight_plan(const nnti_exec *e, const nnt_op *op, nnti_conv_weight *t)
+{
+    const int span_h = (op->kernel_h - 1) * op->dilation_h, span_w = (op->kernel_w - 1) * op->dilation_w;
+    int64_t row, sample;
+    memset(t, 0, sizeof *t);
+    t->op = op;
+    t->isa = nnti_gemm_isa_of(e);
+    t->channels = nnti_conv_in(op);
+    t->filters = nnti_conv_out(op);
+    t->band_width = (op->out_w - 1) * op->stride_w + span_w + 1;
+    row = (int64_t)op->out_c * op->out_w + (int64_t)op->in_c * t->band_width * op->stride_h;
+    sample = (int64_t)op->out_c * op->out_h * op->out_w
+           + (int64_t)op->in_c * t->band_width * ((op->out_h - 1) * op->stride_h + span_h + 1);
+    t->samples = (int)nnti_max64(1, nnti_min64(256, NNTI_CONV_BLOCK / sample));
+    t->rows = op->out_h;
+    if (sample > NNTI_CONV_BLOCK) t->rows = (int)nnti_max64(1, nnti_min64(op->out_h, NNTI_CONV_BLOCK / row));
+    t->bands = (op->out_h + t->rows - 1) / t->rows;
+    t->band_rows = (t->rows - 1) * op->stride_h + span_h + 1;
+    t->image_floats = nnti_round_up((size_t)t->samples * (size_t)op->in_c * (size_t)t->band_rows * (size_t)t->band_width, 16);
+    t->g.m = t->filters;
+    t->g.n = (int64_t)t->channels * op->kernel_h * op->kernel_w;
+    t->g.k = t->samples * t->rows * op->out_w;
+    t->g.ldc = (ptrdiff_t)nnti_round_up((size_t)t->g.n, (size_t)nnti_panel_width(t->isa));
+    t->g.c_lines = nnti_lines_plain(t->g.n, 1);
+    t->g.b.lines.inner = t->channels;
+    t->g.b.lines.stride = 1;
+    t->g.b.lines.middle = op->kernel_w;
+    t->g.b.lines.middle_stride = (ptrdiff_t)op->dilation_w * t->channels;
+    t->g.b.lines.outer_stride = (ptrdiff_t)op->dilation_h * t->band_width * t->channels;
+    nnti_gemm_plan(&t->g, t->isa);
+    t->table_bytes = nnti_round_up((size_t)t->g.k * sizeof(int32_t), 64);
+    t->packed_group = nnti_gemm_packed(&t->g);
+    t->product_group = nnti_round_up((size_t)t->filters * (size_t)t->g.ldc, 16);
+    t->scratch_floats = nnti_gemm_scratch(&t->g);
+    t->cut = nnti_gemm_cut_of(&t->g);
+}
+static size_t nnti_conv_weight_sums(const nnti_conv_weight *t) { return nnti_round_up((size_t)t->op->out_c * sizeof(double), 64); }
+
+static size_t nnti_cpu_conv_weight_workspace(const nnti_exec *e, const nnt_op *op, int batch)
+{
+    nnti_conv_weight t;
+    size_t groups, floats;
+    (void)batch;
+    if (nnti_conv_is_odd(op)) return 0;
+    nnti_conv_weight_plan(e, op, &t);
+    groups = (size_t)op->groups;
+    floats = groups * (t.packed_group + t.product_group) + t.image_floats
+           + (size_t)nnti_pool_threads(e->pool) * t.scratch_floats + nnti_round_up((size_t)t.samples * (size_t)op->out_c, 16);
+    return t.table_bytes + nnti_conv_weight_sums(&t) + sizeof(float) * floats;
+}
+/* One image row [channels][width] of a group becomes [band_width][channels]. */
+static void nnti_conv_weight_row(const nnti_conv_weight *t, const float *x, int ih, float *to)
+{
+    const nnt_op *op = t->op;
+    const int q0 = nnti_min(op->pad_w, t->band_width), q1 = nnti_max(q0, nnti_min(t->band_width, op->in_w + op->pad_w));
+    const ptrdiff_t channels = t->channels;
+    if (ih < 0 || ih >= op->in_h) {
+        memset(to, 0, (size_t)t->band_width * (size_t)channels * sizeof *to);
+        return;
+    }
+    memset(to, 0, (size_t)q0 * (size_t)channels * sizeof *to);
+    memset(to + q1 * channels, 0, (size_t)(t->band_width - q1) * (size_t)channels * sizeof *to);
+    if (channels == 1) memcpy(to + q0, x + (ptrdiff_t)ih * op->in_w, (size_t)(q1 - q0) * sizeof *to);
+    else t->isa->pack_transposed(to + q0 * channels, channels, (int)channels, x + (ptrdiff_t)ih * op->in_w,
+                                 (ptrdiff_t)op->in_h * op->in_w, (int)channels, q1 - q0);
+}
+/* A part of a sample of the block: some tiles of gy and some rows of x', of all groups. */
+static void nnti_conv_weight_pack_task(void *arg, int64_t chunk, int worker)
+{
+    const nnti_conv_weight *t = (const nnti_conv_weight *)arg;
+    const nnt_op *op = t->op;
+    const int s = (int)(chunk / t->parts), part = (int)(chunk % t->parts), n = t->n0 + s;
+    const int k = t->block_rows * op->out_w, band_rows = (t->block_rows - 1) * op->stride_h + (op->kernel_h - 1) * op->dilation_h + 1;
+    const int tiles = op->groups * t->g.tiles, rows = op->groups * band_rows;
+    int i;
+    (void)worker;
+    for (i = tiles * part / t->parts; i < tiles * (part + 1) / t->parts; i++) {
+        const int group = i / t->g.tiles, tile = i % t->g.tiles, row = nnti_tile_row(&t->g, tile);
+        const float *gy = t->gy + ((ptrdiff_t)n * op->out_c + (ptrdiff_t)group * t->filters) * op->out_h * op->out_w + (ptrdiff_t)t->row0 * op->out_w;
+        const nnti_operand a = nnti_operand_matrix(gy, t->filters, (ptrdiff_t)op->out_h * op->out_w, 1);
+        int f;
+        nnti_gemm_pack_a(&t->g, &a, t->packed + (size_t)group * t->packed_group, tile, s * k, (s + 1) * k, s * k);
+        for (f = row; f < nnti_tile_row(&t->g, tile + 1); f++)
+            t->gb_part[s * op->out_c + group * t->filters + f] = t->isa->sum(gy + (ptrdiff_t)f * op->out_h * op->out_w, k);
+    }
+    for (i = rows * part / t->parts; i < rows * (part + 1) / t->parts; i++) {
+        const int group = i / band_rows, r = i % band_rows;
+        nnti_conv_weight_row(t, t->x + ((ptrdiff_t)n * op->in_c + (ptrdiff_t)group * t->channels) * op->in_h * op->in_w,
+                             t->row0 * op->stride_h + r - op->pad_h,
+                             t->image + (((ptrdiff_t)s * op->groups + group) * t->band_rows + r) * t->band_width * t->channels);
+    }
+}
+static void nnti_conv_weight_task(void *arg, int64_t chunk, int worker)
+{
+    const nnti_conv_weight *t = (const nnti_conv_weight *)arg;
+    const int64_t rows = chunk % t->cut.row_blocks, rest = chunk / t->cut.row_blocks;
+    const int64_t columns = rest % t->cut.column_blocks, group = rest / t->cut.column_blocks;
+    nnti_gemm g = t->g;
+    g.a = t->packed + (size_t)group * t->packed_group;
+    g.b.x = t->image + group * t->band_rows * t->band_width * t->channels;
+    g.c = t->product + (size_t)group * t->product_group;
+    nnti_gemm_block(&g, (int)(g.tiles * rows / t->cut.row_blocks), (int)(g.tiles * (rows + 1) / t->cut.row_blocks),
+                    columns * t->cut.columns, nnti_min64(g.n, (columns + 1) * t->cut.columns),
+                    t->scratch + (size_t)worker * t->scratch_floats);
+}
+/* gw' of one filter, [kh][kw][c], to gw's [c][kh][kw]. */
+static void nnti_conv_weight_out_task(void *arg, int64_t chunk, int worker)
+{
+    const nnti_conv_weight *t = (const nnti_conv_weight *)arg;
+    const int taps = t->op->kernel_h * t->op->kernel_w;
+    const int64_t group = chunk / t->filters, f = chunk % t->filters;
+    const float *from = t->product + (size_t)group * t->product_group + f * t->g.ldc;
+    float *gw = (float *)t->op->at[NNT_GW] + chunk * t->channels * taps, *gb = (float *)t->op->at[NNT_GB];
+    int c, k;
+    (void)worker;
+    for (c = 0; c < t->channels; c++)
+        for (k = 0; k < taps; k++, gw++) *gw = t->accumulate ? *gw + from[k * t->channels + c] : from[k * t->channels + c];
+    if (gb) gb[chunk] = (float)(t->gb_sum[chunk] + (t->accumulate ? gb[chunk] : 0.0));
+}
+static void nnti_conv_weight_table(nnti_conv_weight *t)
+{
+    int32_t *table = t->table;
+    int s, i, j;
+    for (s = 0; s < t->samples; s++)
+        for (i = 0; i < t->rows; i++)
+            for (j = 0; j < t->op->out_w; j++)
+                *table++ = (int32_t)((((ptrdiff_t)s * t->op->groups * t->band_rows + (ptrdiff_t)i * t->op->stride_h) * t->band_width
+                                      + (ptrdiff_t)j * t->op->stride_w) * t->channels);
+}
+static void nnti_cpu_conv_weight(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    nnti_conv_weight t;
+    char *w = (char *)op->workspace;
+    int band, s, f, big;
+    if (nnti_conv_is_odd(op)) { nnti_conv_c_weight(op, run); return; }
+    nnti_conv_weight_plan(e, op, &t);
+    big = (double)run->count * op->out_c * op->out_h * op->out_w * (double)t.g.n > 2e5;
+    t.table = (int32_t *)(void *)w;
+    t.gb_sum = (double *)(void *)(w + t.table_bytes);
+    t.packed = (float *)(void *)(w + t.table_bytes + nnti_conv_weight_sums(&t));
+    t.image = t.packed + (size_t)op->groups * t.packed_group;
+    t.product = t.image + t.image_floats;
+    t.scratch = t.product + (size_t)op->groups * t.product_group;
+    t.gb_part = t.scratch + (size_t)nnti_pool_threads(e->pool) * t.scratch_floats;
+    t.x = (const float *)op->at[NNT_X];
+    t.gy = (const float *)op->at[NNT_GY];
+    t.count = run->count;
+    t.accumulate = run->accumulate != 0;
+    t.g.b.table = t.table;
+    nnti_conv_weight_table(&t);
+    for (f = 0; f < op->out_c; f++) t.gb_sum[f] = 0.0;
+    for (t.n0 = 0; t.n0 < run->count; t.n0 += t.samples)
+        for (band = 0; band < t.bands; band++) {
+            t.block_samples = nnti_min(t.samples, run->count - t.n0);
+            t.row0 = band * t.rows;
+            t.block_rows = nnti_min(t.rows, op->out_h - t.row0);
+            t.parts = t.block_samples >= 8 ? 1 : 8;
+            t.g.k = t.block_samples * t.block_rows * op->out_w;
+            nnti_parallel_if(e, big, (int64_t)t.block_samples * t.parts, nnti_conv_weight_pack_task, &t);
+            nnti_parallel_if(e, big, (int64_t)op->groups * t.cut.row_blocks * t.cut.column_blocks, nnti_conv_weight_task, &t);
+            for (s = 0; s < t.block_samples; s++)
+                for (f = 0; f < op->out_c; f++) t.gb_sum[f] += t.gb_part[s * op->out_c + f];
+            t.g.end.add = 1;
+        }
+    nnti_parallel_if(e, (double)op->out_c * (double)t.g.n > 32 * 1024, op->out_c, nnti_conv_weight_out_task, &t);
+}
+
+/* ============================================================================
+   >>linear    Fully connected layers: three products
+   x is [n][in], w [out][in], y [n][out] with in = in_c in_h in_w, as PyTorch's.
+   ============================================================================ */
+
+static int nnti_linear_in(const nnt_op *op) { return op->in_c * op->in_h * op->in_w; }
+static int nnti_linear_out(const nnt_op *op) { return op->out_c * op->out_h * op->out_w; }
+
+static size_t nnti_cpu_linear_workspace(const nnti_exec *e, const nnt_op *op, int batch)
+{
+    const nnti_gemm g = nnti_gemm_new(e, batch, nnti_linear_out(op), nnti_linear_in(op));
+    return nnti_gemm_workspace(e, &g);
+}
+/* y[n][o] = sum_i x[n][i] w[o][i] + b[o] */
+static void nnti_cpu_linear(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    const int in = nnti_linear_in(op), out = nnti_linear_out(op);
+    const nnti_operand x = nnti_operand_matrix((const float *)op->at[NNT_X], run->count, in, 1);
+    nnti_gemm g = nnti_gemm_new(e, run->count, out, in);
+    g.b = nnti_operand_matrix((const float *)op->at[NNT_W], out, in, 1);
+    g.c = (float *)op->at[NNT_Y];
+    g.end.col_bias = (const float *)op->at[NNT_B];
+    g.end.relu = (op->flags & NNT_OPF_RELU) != 0;
+    nnti_gemm_run(e, &g, &x, op->workspace);
+}
+
+static size_t nnti_cpu_linear_data_workspace(const nnti_exec *e, const nnt_op *op, int batch)
+{
+    const nnti_gemm g = nnti_gemm_new(e, batch, nnti_linear_in(op), nnti_linear_out(op));
+    return nnti_gemm_workspace(e, &g);
+}
+/* gx[n][i] (+)= sum_o gy[n][o] w[o][i], then the mask */
+static void nnti_cpu_linear_data(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    const int in = nnti_linear_in(op), out = nnti_linear_out(op);
+    const nnti_operand gy = nnti_operand_matrix((const float *)op->at[NNT_GY], run->count, out, 1);
+    nnti_gemm g = nnti_gemm_new(e, run->count, in, out);
+    g.b = nnti_operand_matrix((const float *)op->at[NNT_W], in, 1, in);
+    g.c = (float *)op->at[NNT_GX];
+    g.end.add = (op->flags & NNT_OPF_ACCUMULATE) != 0;
+    g.end.mask = (op->flags & NNT_OPF_MASK) ? (const float *)op->at[NNT_MASK] : NULL;
+    nnti_gemm_run(e, &g, &gy, op->workspace);
+}
+
+static size_t nnti_cpu_linear_weight_workspace(const nnti_exec *e, const nnt_op *op, int batch)
+{
+    const nnti_gemm g = nnti_gemm_new(e, nnti_linear_out(op), nnti_linear_in(op), batch);
+    return nnti_gemm_workspace(e, &g);
+}
+/* gw[o][i] (+)= sum_n gy[n][o] x[n][i], gb[o] (+)= sum_n gy[n][o] */
+static void nnti_cpu_linear_weight(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    const int in = nnti_linear_in(op), out = nnti_linear_out(op);
+    const float *y = (const float *)op->at[NNT_GY];
+    float *gb = (float *)op->at[NNT_GB];
+    const nnti_operand gy = nnti_operand_matrix(y, out, 1, out);
+    nnti_gemm g = nnti_gemm_new(e, out, in, run->count);
+    int n, o;
+    g.b = nnti_operand_matrix((const float *)op->at[NNT_X], in, 1, in);
+    g.c = (float *)op->at[NNT_GW];
+    g.end.add = run->accumulate != 0;
+    nnti_gemm_run(e, &g, &gy, op->workspace);
+    if (!gb) return;
+    if (!run->accumulate) for (o = 0; o < out; o++) gb[o] = 0.0f;
+    for (n = 0; n < run->count; n++)
+        for (o = 0; o < out; o++) gb[o] += y[(size_t)n * (size_t)out + (size_t)o];
+}
+
+/* ============================================================================
+   >>pool    Max, average and adaptive average pooling
+   Reads and writes dense NCHW planes, one at a time; planes are independent and are shared among the threads. Also holds
+   the two helpers that the sections below share: splitting a range of items, and the mask of a relu.
+   ============================================================================ */
+
+/* Items [first, last) of an op: planes, channels, positions or samples. */
+typedef void (*nnti_slice_fn)(const nnti_exec *e, const nnt_op *op, const nnt_run *run, int64_t first, int64_t last);
+
+typedef struct nnti_slice_job {
+    const nnti_exec *e;
+    const nnt_op    *op;
+    const nnt_run   *run;
+    nnti_slice_fn    fn;
+    int64_t          items, each;
+} nnti_slice_job;
+
+static void nnti_slice_task(void *arg, int64_t chunk, int worker)
+{
+    const nnti_slice_job *j = (const nnti_slice_job *)arg;
+    (void)worker;
+    j->fn(j->e, j->op, j->run, chunk * j->each, nnti_min64(j->items, (chunk + 1) * j->each));
+}
+/* Runs fn over all items, `each` a chunk. Both come from shapes alone, so the split does too. */
+static void nnti_each_range(const nnti_exec *e, const nnt_op *op, const nnt_run *run, int64_t items, int64_t each,
+                            nnti_slice_fn fn)
+{
+    nnti_slice_job j;
+    j.e = e;
+    j.op = op;
+    j.run = run;
+    j.fn = fn;
+    j.items = items;
+    j.each = each;
+    nnti_parallel(e->pool, nnti_ceil_div(items, each), nnti_slice_task, &j);
+}
+/* Items a chunk, so that a chunk is worth handing to a thread. work: values that one item touches. */
+static int64_t nnti_items_each(int64_t work)
+{
+    return nnti_max64(1, 16384 / nnti_max64(1, work));
+}
+
+static int64_t nnti_in_plane(const nnt_op *op) { return (int64_t)op->in_h * op->in_w; }
+static int64_t nnti_out_plane(const nnt_op *op) { return (int64_t)op->out_h * op->out_w; }
+
+static int nnti_is_nan(float f) { return (nnti_float_bits(f) & 0x7fffffffu) > 0x7f800000u; }
+
+#if defined(NNTI_X86)
+static int nnti_use_avx2(const nnti_exec *e) { return e->isa == NNTI_ISA_AVX2 || e->isa == NNTI_ISA_AVX512; }
+
+/* The first n of 8 lanes. */
+NNTI_AVX2 static inline __m256i nnti_first_lanes(int n)
+{
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+/* The sum of all 8, in one fixed order. */
+NNTI_AVX2 static inline double nnti_sum_pd(__m256d a, __m256d b)
+{
+    const __m256d v = _mm256_add_pd(a, b);
+    const __m128d h = _mm_add_pd(_mm256_castpd256_pd128(v), _mm256_extractf128_pd(v, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(h, _mm_unpackhi_pd(h, h)));
+}
+NNTI_AVX2 static inline __m256d nnti_low_pd(__m256 v) { return _mm256_cvtps_pd(_mm256_castps256_ps128(v)); }
+NNTI_AVX2 static inline __m256d nnti_high_pd(__m256 v) { return _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1)); }
+#endif
+
+/* gx = mask > 0 ? gx : 0 */
+static void nnti_apply_mask_c(float *gx, const float *mask, int64_t n)
+{
+    int64_t i;
+    for (i = 0; i < n; i++) gx[i] = mask[i] > 0 ? gx[i] : 0;
+}
+#if defined(NNTI_X86)
+NNTI_AVX2 static void nnti_apply_mask_avx2(float *gx, const float *mask, int64_t n)
+{
+    int64_t i;
+    for (i = 0; i + 8 <= n; i += 8) {
+        const __m256 keep = _mm256_cmp_ps(_mm256_loadu_ps(mask + i), _mm256_setzero_ps(), _CMP_GT_OQ);
+        _mm256_storeu_ps(gx + i, _mm256_and_ps(_mm256_loadu_ps(gx + i), keep));
+    }
+    nnti_apply_mask_c(gx + i, mask + i, n - i);
+}
+#endif
+static void nnti_apply_mask(const nnti_exec *e, float *gx, const float *mask, int64_t n)
+{
+#if defined(NNTI_X86)
+    if (nnti_use_avx2(e)) { nnti_apply_mask_avx2(gx, mask, n); return; }
+#endif
+    (void)e;
+    nnti_apply_mask_c(gx, mask, n);
+}
+
+#if defined(NNTI_X86)
+/* row[at .. at + 8), 0 standing for what lies behind the row's `width` values. */
+NNTI_AVX2 static inline __m256 nnti_load8(const float *row, int at, int width)
+{
+    if (at + 8 <= width) return _mm256_loadu_ps(row + at);
+    if (at >= width) return _mm256_setzero_ps();
+    return _mm256_maskload_ps(row + at, nnti_first_lanes(width - at));
+}
+/* row[at + 0, 1 .. 7 times stride], stride 1 or 2. With stride 2 the lanes hold 0 1 4 5 2 3 6 7, which unstride8 undoes. */
+NNTI_AVX2 static inline __m256 nnti_strided8(const float *row, int at, int width, int stride)
+{
+    const __m256 v = nnti_load8(row, at, width);
+    return stride == 1 ? v : _mm256_shuffle_ps(v, nnti_load8(row, at + 8, width), 0x88);
+}
+NNTI_AVX2 static inline __m256 nnti_unstride8(__m256 v, int stride)
+{
+    return stride == 1 ? v : _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(v), 0xD8));
+}
+/* p[0 .. lanes), at most 8. */
+NNTI_AVX2 static inline void nnti_store8(float *p, int lanes, __m256 v)
+{
+    if (lanes >= 8) _mm256_storeu_ps(p, v);
+    else            _mm256_maskstore_ps(p, nnti_first_lanes(lanes), v);
+}
+#endif
+
+/* Output columns [from, to) whose windows lie inside the rows of input, borders left out. Empty: from == to. */
+typedef struct nnti_columns { int from, to; } nnti_columns;
+
+static nnti_columns nnti_whole_columns(const nnt_op *op)
+{
+    const int last = op->in_w + op->pad_w - op->kernel_w;                   /* where the last whole window starts */
+    nnti_columns c;
+    c.from = nnti_min(op->out_w, (int)nnti_ceil_div(op->pad_w, op->stride_w));
+    c.to = last < 0 ? c.from : nnti_max(c.from, nnti_min(op->out_w, last / op->stride_w + 1));
+    return c;
+}
+
+/* What every pooling's gradient does around its scatter into a plane of gx. */
+static float *nnti_begin_gx_plane(const nnt_op *op, int64_t plane)
+{
+    const int64_t size = nnti_in_plane(op);
+    float *gx = (float *)op->at[NNT_GX] + plane * size;
+    if (!(op->flags & NNT_OPF_ACCUMULATE)) memset(gx, 0, (size_t)size * sizeof *gx);
+    return gx;
+}
+static void nnti_end_gx_plane(const nnti_exec *e, const nnt_op *op, float *gx, int64_t plane)
+{
+    const int64_t size = nnti_in_plane(op);
+    if (op->flags & NNT_OPF_MASK) nnti_apply_mask(e, gx, (const float *)op->at[NNT_MASK] + plane * size, size);
+}
+
+static void nnti_each_plane(const nnti_exec *e, const nnt_op *op, const nnt_run *run, nnti_slice_fn fn)
+{
+    const int64_t work = nnti_max64(nnti_in_plane(op), nnti_out_plane(op));
+    nnti_each_range(e, op, run, (int64_t)run->count * op->in_c, nnti_items_each(work), fn);
+}
+
+/* ---- max pooling ---- */
+
+/* Indices of maxima: kernel row * kernel_w + kernel column, in one byte where that is enough. */
+static int nnti_maxpool_bytes(const nnt_op *op) { return (int64_t)op->kernel_h * op->kernel_w <= 256; }
+
+static void *nnti_maxpool_aux(const nnt_op *op, int64_t at)
+{
+    if (!op->at[NNT_AUX]) return NULL;
+    if (nnti_maxpool_bytes(op)) return (uint8_t *)op->at[NNT_AUX] + at;
+    return (int32_t *)op->at[NNT_AUX] + at;
+}
+
+/* One window: *y = max over its part inside the input, at[0] = the first maximum's index. A NaN takes over and only
+   another NaN takes over from it, as in PyTorch. x is the plane, aux NULL or the output row's indices. */
+static void nnti_maxpool_window(const nnt_op *op, const float *x, int oy, int ox, float *y, void *aux)
+{
+    const int top = oy * op->stride_h - op->pad_h, left = ox * op->stride_w - op->pad_w;
+    const int ky0 = nnti_max(0, -top), ky1 = nnti_min(op->kernel_h, op->in_h - top);
+    const int kx0 = nnti_max(0, -left), kx1 = nnti_min(op->kernel_w, op->in_w - left);
+    int ky, kx, at = ky0 * op->kernel_w + kx0;
+    float best = x[(int64_t)(top + ky0) * op->in_w + left + kx0];
+    for (ky = ky0; ky < ky1; ky++)
+        for (kx = kx0; kx < kx1; kx++) {
+            const float v = x[(int64_t)(top + ky) * op->in_w + left + kx];
+            if (v > best || nnti_is_nan(v)) {
+                best = v;
+                at = ky * op->kernel_w + kx;
+            }
+        }
+    y[ox] = best;
+    if (!aux) return;
+    if (nnti_maxpool_bytes(op)) ((uint8_t *)aux)[ox] = (uint8_t)at;
+    else                        ((int32_t *)aux)[ox] = at;
+}
+
+#if defined(NNTI_X86)
+/* The running maxima of 8 windows and where they are. */
+typedef struct nnti_best8 { __m256 value; __m256i at; } nnti_best8;
+
+NNTI_AVX2 static inline void nnti_maxpool_take(nnti_best8 *b, __m256 v, int at)
+{
+    const __m256 take = _mm256_or_ps(_mm256_cmp_ps(v, b->value, _CMP_GT_OQ), _mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+    b->value = _mm256_blendv_ps(b->value, v, take);
+    b->at = _mm256_blendv_epi8(b->at, _mm256_set1_epi32(at), _mm256_castps_si256(take));
+}
+/* Outputs [ox, ox + 8) of a row, the first `lanes` of which are wanted; their windows are whole columns. x is the plane. */
+NNTI_AVX2 static inline void nnti_maxpool8_avx2(const nnt_op *op, const float *x, int oy, int ox, int lanes, int stride,
+                                                float *y, uint8_t *aux)
+{
+    const int top = oy * op->stride_h - op->pad_h, left = ox * stride - op->pad_w;
+    const int ky0 = nnti_max(0, -top), ky1 = nnti_min(op->kernel_h, op->in_h - top), kw = op->kernel_w;
+    nnti_best8 b;
+    int ky, kx;
+    b.value = _mm256_castsi256_ps(_mm256_set1_epi32((int)0xff800000u));     /* minus infinity */
+    b.at = _mm256_set1_epi32(ky0 * kw);
+    for (ky = ky0; ky < ky1; ky++) {
+        const float *row = x + (int64_t)(top + ky) * op->in_w;
+        for (kx = 0; kx < kw; kx++)
+            nnti_maxpool_take(&b, nnti_strided8(row, left + kx, op->in_w, stride), ky * kw + kx);
+    }
+    nnti_store8(y + ox, lanes, nnti_unstride8(b.value, stride));
+    if (aux) {
+        const __m256i at = _mm256_castps_si256(nnti_unstride8(_mm256_castsi256_ps(b.at), stride));
+        const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(at), _mm256_extracti128_si256(at, 1));
+        const __m128i bytes = _mm_packus_epi16(words, words);
+        memcpy(aux + ox, &bytes, (size_t)nnti_min(lanes, 8));
+    }
+}
+NNTI_AVX2 static void nnti_maxpool_columns_avx2(const nnt_op *op, const float *x, int oy, nnti_columns c, float *y, uint8_t *aux)
+{
+    int ox;
+    if (op->stride_w == 1)
+        for (ox = c.from; ox < c.to; ox += 8) nnti_maxpool8_avx2(op, x, oy, ox, c.to - ox, 1, y, aux);
+    else
+        for (ox = c.from; ox < c.to; ox += 8) nnti_maxpool8_avx2(op, x, oy, ox, c.to - ox, 2, y, aux);
+}
+#endif
+
+/* One row of outputs. y and aux are the row's, x is the plane. */
+static void nnti_maxpool_row(const nnti_exec *e, const nnt_op *op, const float *x, int oy, float *y, void *aux)
+{
+    int ox = 0;
+#if defined(NNTI_X86)
+    if (nnti_use_avx2(e) && op->stride_w <= 2 && nnti_maxpool_bytes(op)) {
+        const nnti_columns c = nnti_whole_columns(op);
+        for (; ox < c.from; ox++) nnti_maxpool_window(op, x, oy, ox, y, aux);
+        nnti_maxpool_columns_avx2(op, x, oy, c, y, (uint8_t *)aux);
+        ox = c.to;
+    }
+#endif
+    (void)e;
+    for (; ox < op->out_w; ox++) nnti_maxpool_window(op, x, oy, ox, y, aux);
+}
+static void nnti_maxpool_planes(const nnti_exec *e, const nnt_op *op, const nnt_run *run, int64_t first, int64_t last)
+{
+    int64_t p;
+    int oy;
+    (void)run;
+    for (p = first; p < last; p++) {
+        const float *x = (const float *)op->at[NNT_X] + p * nnti_in_plane(op);
+        for (oy = 0; oy < op->out_h; oy++) {
+            const int64_t at = p * nnti_out_plane(op) + (int64_t)oy * op->out_w;
+            nnti_maxpool_row(e, op, x, oy, (float *)op->at[NNT_Y] + at, nnti_maxpool_aux(op, at));
+        }
+    }
+}
+static void nnti_cpu_maxpool(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    nnti_each_plane(e, op, run, nnti_maxpool_planes);
+}
+
+/* gx[maximum of each window] += gy, in row order. */
+static void nnti_maxpool_scatter(const nnt_op *op, const float *gy, const void *aux, float *gx)
+{
+    const uint8_t *bytes = nnti_maxpool_bytes(op) ? (const uint8_t *)aux : NULL;
+    const int32_t *words = (const int32_t *)aux;
+    int32_t offset[256];                        /* of a window's values in the plane, from its corner: saves a division */
+    int64_t i = 0;
+    int oy, ox, k;
+    if (bytes)
+        for (k = 0; k < op->kernel_h * op->kernel_w; k++) offset[k] = k / op->kernel_w * op->in_w + k % op->kernel_w;
+    for (oy = 0; oy < op->out_h; oy++) {
+        const int64_t row = (int64_t)(oy * op->stride_h - op->pad_h) * op->in_w - op->pad_w;
+        if (bytes)
+            for (ox = 0; ox < op->out_w; ox++, i++) gx[row + ox * op->stride_w + offset[bytes[i]]] += gy[i];
+        else
+            for (ox = 0; ox < op->out_w; ox++, i++)
+                gx[row + ox * op->stride_w + (int64_t)(words[i] / op->kernel_w) * op->in_w + words[i] % op->kernel_w] += gy[i];
+    }
+}
+static void nnti_maxpool_grad_planes(const nnti_exec *e, const nnt_op *op, const nnt_run *run, int64_t first, int64_t last)
+{
+    int64_t p;
+    (void)run;
+    for (p = first; p < last; p++) {
+        const int64_t at = p * nnti_out_plane(op);
+        float *gx = nnti_begin_gx_plane(op, p);
+        nnti_maxpool_scatter(op, (const float *)op->at[NNT_GY] + at, nnti_maxpool_aux(op, at), gx);
+        nnti_end_gx_plane(e, op, gx, p);
+    }
+}
+static void nnti_cpu_maxpool_grad(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    nnti_each_plane(e, op, run, nnti_maxpool_grad_planes);
+}
+
+/* ---- average pooling, plain and adaptive: the same but for where windows lie and what they divide by ---- */
+
+/* One side of a window: input [begin, end), and how many the divisor counts. */
+typedef struct nnti_span { int begin, end, counted; } nnti_span;
+
+static nnti_span nnti_average_span(int i, int kernel, int stride, int pad, int size, int exclude_pad)
+{
+    nnti_span s;
+    const int start = i * stride - pad, stop = nnti_min(start + kernel, size + pad);    /* ceil_mode may lie beyond */
+    s.begin = nnti_max(start, 0);
+    s.end = nnti_min(stop, size);
+    s.counted = exclude_pad ? s.end - s.begin : stop - start;
+    return s;
+}
+static nnti_span nnti_adaptive_span(int i, int size, int out)
+{
+    nnti_span s;
+    s.begin = (int)((int64_t)i * size / out);
+    s.end = (int)nnti_ceil_div((int64_t)(i + 1) * size, out);
+    s.counted = s.end - s.begin;
+    return s;
+}
+static int nnti_is_adaptive(const nnt_op *op)
+{
+    return op->kind == NNT_OP_ADAPTIVE || op->kind == NNT_OP_ADAPTIVE_GRAD;
+}
+static nnti_span nnti_mean_rows(const nnt_op *op, int oy)
+{
+    if (nnti_is_adaptive(op)) return nnti_adaptive_span(oy, op->in_h, op->out_h);
+    return nnti_average_span(oy, op->kernel_h, op->stride_h, op->pad_h, op->in_h, op->variant == 1);
+}
+static nnti_span nnti_mean_columns(const nnt_op *op, int ox)
+{
+    if (nnti_is_adaptive(op)) return nnti_adaptive_span(ox, op->in_w, op->out_w);
+    return nnti_average_span(ox, op->kernel_w, op->stride_w, op->pad_w, op->in_w, op->variant == 1);
+}
+
+static double nnti_total_c(const float *x, int64_t n)
+{
+    double sum = 0;
+    int64_t i;
+    for (i = 0; i < n; i++) sum += (double)x[i];
+    return sum;
+}
+#if defined(NNTI_X86)
+NNTI_AVX2 static double nnti_total_avx2(const float *x, int64_t n)
+{
+    __m256d a = _mm256_setzero_pd(), b = _mm256_setzero_pd();
+    int64_t i;
+    for (i = 0; i + 8 <= n; i += 8) {
+        const __m256 v = _mm256_loadu_ps(x + i);
+        a = _mm256_add_pd(a, nnti_low_pd(v));
+        b = _mm256_add_pd(b, nnti_high_pd(v));
+    }
+    return nnti_sum_pd(a, b) + nnti_total_c(x + i, n - i);
+}
+#endif
+static double nnti_total(const nnti_exec *e, const float *x, int64_t n)
+{
+#if defined(NNTI_X86)
+    if (nnti_use_avx2(e)) return nnti_total_avx2(x, n);
+#endif
+    (void)e;
+    return nnti_total_c(x, n);
+}
+
+/* y[oy][ox] = sum of x over the window / what the window counts. x is the plane, y the row. */
+static void nnti_mean_window(const nnt_op *op, const float *x, nnti_span r, int ox, float *y)
+{
+    const nnti_span c = nnti_mean_columns(op, ox);
+    double sum = 0;
+    int iy, ix;
+    for (iy = r.begin; iy < r.end; iy++)
+        for (ix = c.begin; ix < c.end; ix++) sum += (double)x[(int64_t)iy * op->in_w + ix];
+    y[ox] = (float)(sum / ((double)r.counted * c.counted));
+}
+#if defined(NNTI_X86)
+/* Outputs [ox, ox + 8) of a row, the first `lanes` of which are wanted; their windows are whole columns. */
+NNTI_AVX2 static inline void nnti_mean8_avx2(const nnt_op *op, const float *x, nnti_span r, int ox, int lanes, int stride,
+                                             float *y)
+{
+    const __m256d counted = _mm256_set1_pd((double)r.counted * op->kernel_w);
+    const int left = ox * stride - op->pad_w;
+    __m256d low = _mm256_setzero_pd(), high = low;
+    __m256 mean;
+    int iy, kx;
+    for (iy = r.begin; iy < r.end; iy++)
+        for (kx = 0; kx < op->kernel_w; kx++) {
+            const __m256 v = nnti_strided8(x + (int64_t)iy * op->in_w, left + kx, op->in_w, stride);
+            low = _mm256_add_pd(low, nnti_low_pd(v));
+            high = _mm256_add_pd(high, nnti_high_pd(v));
+        }
+    mean = _mm256_castps128_ps256(_mm256_cvtpd_ps(_mm256_div_pd(low, counted)));
+    mean = _mm256_insertf128_ps(mean, _mm256_cvtpd_ps(_mm256_div_pd(high, counted)), 1);
+    nnti_store8(y + ox, lanes, nnti_unstride8(mean, stride));
+}
+NNTI_AVX2 static void nnti_mean_columns_avx2(const nnt_op *op, const float *x, nnti_span r, nnti_columns c, float *y)
+{
+    int ox;
+    if (op->stride_w == 1)
+        for (ox = c.from; ox < c.to; ox += 8) nnti_mean8_avx2(op, x, r, ox, c.to - ox, 1, y);
+    else
+        for (ox = c.from; ox < c.to; ox += 8) nnti_mean8_avx2(op, x, r, ox, c.to - ox, 2, y);
+}
+#endif
+static void nnti_mean_row(const nnti_exec *e, const nnt_op *op, const float *x, int oy, float *y)
+{
+    const nnti_span r = nnti_mean_rows(op, oy);
+    int ox = 0;
+#if defined(NNTI_X86)
+    if (nnti_use_avx2(e) && !nnti_is_adaptive(op) && op->stride_w <= 2) {
+        const nnti_columns c = nnti_whole_columns(op);
+        for (; ox < c.from; ox++) nnti_mean_window(op, x, r, ox, y);
+        nnti_mean_columns_avx2(op, x, r, c, y);
+        ox = c.to;
+    }
+#endif
+    (void)e;
+    for (; ox < op->out_w; ox++) nnti_mean_window(op, x, r, ox, y);
+}
+/* gx over the window += gy[oy][ox] / what the window counts */
+static void nnti_mean_scatter(const nnt_op *op, const float *gy, float *gx)
+{
+    int oy, ox, iy, ix;
+    for (oy = 0; oy < op->out_h; oy++) {
+        const nnti_span r = nnti_mean_rows(op, oy);
+        for (ox = 0; ox < op->out_w; ox++) {
+            const nnti_span c = nnti_mean_columns(op, ox);
+            const float g = *gy++ / ((float)r.counted * (float)c.counted);
+            for (iy = r.begin; iy < r.end; iy++)
+                for (ix = c.begin; ix < c.end; ix++) gx[(int64_t)iy * op->in_w + ix] += g;
+        }
+    }
+}
+static void nnti_mean_planes(const nnti_exec *e, const nnt_op *op, const nnt_run *run, int64_t first, int64_t last)
+{
+    const int64_t in = nnti_in_plane(op), out = nnti_out_plane(op);
+    const float *x = (const float *)op->at[NNT_X];
+    float *y = (float *)op->at[NNT_Y];
+    int64_t p;
+    int oy;
+    (void)run;
+    for (p = first; p < last; p++) {
+        if (nnti_is_adaptive(op) && out == 1)               /* the global mean */
+            y[p] = (float)(nnti_total(e, x + p * in, in) / (double)in);
+        else
+            for (oy = 0; oy < op->out_h; oy++) nnti_mean_row(e, op, x + p * in, oy, y + p * out + (int64_t)oy * op->out_w);
+    }
+}
+static void nnti_mean_grad_planes(const nnti_exec *e, const nnt_op *op, const nnt_run *run, int64_t first, int64_t last)
+{
+    int64_t p;
+    (void)run;
+    for (p = first; p < last; p++) {
+        float *gx = nnti_begin_gx_plane(op, p);
+        nnti_mean_scatter(op, (const float *)op->at[NNT_GY] + p * nnti_out_plane(op), gx);
+        nnti_end_gx_plane(e, op, gx, p);
+    }
+}
+static void nnti_cpu_avgpool(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    nnti_each_plane(e, op, run, nnti_mean_planes);
+}
+static void nnti_cpu_avgpool_grad(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    nnti_each_plane(e, op, run, nnti_mean_grad_planes);
+}
+static void nnti_cpu_adaptive(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    nnti_each_plane(e, op, run, nnti_mean_planes);
+}
+static void nnti_cpu_adaptive_grad(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    nnti_each_plane(e, op, run, nnti_mean_grad_planes);
+}
+
+/* ============================================================================
+   >>norm    Batch normalisation
+   Statistics and gradients work by channels, applying by planes. Sums are taken in double, sample after sample, so that
+   they depend neither on threads nor on how channels are grouped.
+   ============================================================================ */
+
+/* STATS: mean[c], 1 / sqrt(var + eps)[c], unbiased var[c]. RUNNING: mean[c], unbiased var[c]. */
+
+enum { NNTI_BN_BLOCK = 16 };                    /* channels that are summed side by side, at most */
+
+/* Two sums of one channel: of d and d^2 for statistics, of gy and gy d for gradients. */
+typedef struct nnti_bn_sums { double first, second; } nnti_bn_sums;
+
+/* Channels a chunk. Several where planes are small, since reading them side by side is one run through memory; still at
+   least 16 chunks when there are 16 channels. Tiny work is one chunk. */
+static int64_t nnti_bn_channels_each(const nnt_op *op, const nnt_run *run)
+{
+    const int64_t hw = nnti_in_plane(op);
+    if (run->count * hw * op->in_c <= 16384) return op->in_c;
+    return nnti_max64(1, nnti_min64(nnti_ceil_div(1024, hw), nnti_min(NNTI_BN_BLOCK, op->in_c / 16)));
+}
+static void nnti_each_bn_channel(const nnti_exec *e, const nnt_op *op, const nnt_run *run, nnti_slice_fn fn)
+{
+    nnti_each_range(e, op, run, op->in_c, nnti_bn_channels_each(op, run), fn);
+}
+/* Where channel c of sample s begins. */
+static int64_t nnti_bn_at(const nnt_op *op, int64_t s, int64_t c) { return (s * op->in_c + c) * nnti_in_plane(op); }
+
+/* ---- statistics ---- */
+
+/* sums += (x - origin), (x - origin)^2 */
+static void nnti_bn_add_moments_c(const float *x, int64_t n, double origin, nnti_bn_sums *sums)
+{
+    double first = 0, second = 0;
+    int64_t i;
+    for (i = 0; i < n; i++) {
+        const double d = (double)x[i] - origin;
+        first += d;
+        second += d * d;
+    }
+    sums->first += first;
+    sums->second += second;
+}
+#if defined(NNTI_X86)
+NNTI_AVX2 static void nnti_bn_add_moments_avx2(const float *x, int64_t n, double origin, nnti_bn_sums *sums)
+{
+    const __m256d o = _mm256_set1_pd(origin);
+    __m256d first0 = _mm256_setzero_pd(), first1 = first0, second0 = first0, second1 = first0;
+    int64_t i;
+    for (i = 0; i + 8 <= n; i += 8) {
+        const __m256 v = _mm256_loadu_ps(x + i);
+        const __m256d d0 = _mm256_sub_pd(nnti_low_pd(v), o), d1 = _mm256_sub_pd(nnti_high_pd(v), o);
+        first0 = _mm256_add_pd(first0, d0);
+        first1 = _mm256_add_pd(first1, d1);
+        second0 = _mm256_fmadd_pd(d0, d0, second0);
+        second1 = _mm256_fmadd_pd(d1, d1, second1);
+    }
+    sums->first += nnti_sum_pd(first0, first1);
+    sums->second += nnti_sum_pd(second0, second1);
+    nnti_bn_add_moments_c(x + i, n - i, origin, sums);
+}
+#endif
+static void nnti_bn_add_moments(const nnti_exec *e, const float *x, int64_t n, double origin, nnti_bn_sums *sums)
+{
+#if defined(NNTI_X86)
+    if (n >= 8 && nnti_use_avx2(e)) { nnti_bn_add_moments_avx2(x, n, origin, sums); return; }
+#endif
+    (void)e;
+    nnti_bn_add_moments_c(x, n, origin, sums);
+}
+
+/* Moments about the channel's first value. The variance is then sound whatever the mean: a value of the channel is at
+   most sqrt(m) deviations away from the mean of its m values, so the subtraction loses at most a factor m in double. */
+static void nnti_bn_stats_block(const nnti_exec *e, const nnt_op *op, const nnt_run *run, int64_t first, int64_t last)
+{
+    const float *x = (const float *)op->at[NNT_X];
+    float *mean = (float *)op->at[NNT_STATS], *invstd = mean + op->in_c, *unbiased = invstd + op->in_c;
+    const int64_t hw = nnti_in_plane(op);
+    const double m = (double)run->count * (double)hw;
+    nnti_bn_sums sums[NNTI_BN_BLOCK];
+    int64_t s, c;
+    memset(sums, 0, sizeof sums);
+    for (s = 0; s < run->count; s++)
+        for (c = first; c < last; c++)
+            nnti_bn_add_moments(e, x + nnti_bn_at(op, s, c), hw, (double)x[c * hw], &sums[c - first]);
+    for (c = first; c < last; c++) {
+        const double shift = sums[c - first].first / m, square = sums[c - first].second / m - shift * shift;
+        const double var = square < 0 ? 0 : square;                         /* NaN stays */
+        mean[c] = (float)((double)x[c * hw] + shift);
+        invstd[c] = (float)(1 / sqrt(var + (double)op->f[0]));
+        unbiased[c] = (float)(m > 1 ? var * (m / (m - 1)) : var);
+    }
+}
+static void nnti_bn_stats_channels(const nnti_exec *e, const nnt_op *op, const nnt_run *run, int64_t first, int64_t last)
+{
+    for (; first < last; first += NNTI_BN_BLOCK)
+        nnti_bn_stats_block(e, op, run, first, nnti_min64(last, first + NNTI_BN_BLOCK));
+}
+static void nnti_cpu_bn_stats(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    nnti_each_bn_channel(e, op, run, nnti_bn_stats_channels);
+}
+
+/* r = (1 - momentum) r + momentum batch */
+static void nnti_cpu_bn_running(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    const float *mean = (const float *)op->at[NNT_STATS], *unbiased = mean + 2 * (int64_t)op->in_c;
+    float *running = (float *)op->at[NNT_RUNNING];
+    const double momentum = (double)op->f[1];
+    int c;
+    (void)e; (void)run;
+    for (c = 0; c < op->in_c; c++) {
+        float *r = running + c, *v = running + op->in_c + c;
+        *r = (float)((1 - momentum) * (double)*r + momentum * (double)mean[c]);
+        *v = (float)((1 - momentum) * (double)*v + momentum * (double)unbiased[c]);
+    }
+}
+
+/* ---- applying ---- */
+
+/* One channel's y = (x - mean) * scale + shift. Subtracting first keeps the digits when the mean is large. */
+typedef struct nnti_bn_affine { float mean, scale, shift; } nnti_bn_affine;
+
+static nnti_bn_affine nnti_bn_affine_of(const nnt_op *op, int64_t c)
+{
+    const float *w = (const float *)op->at[NNT_W], *b = (const float *)op->at[NNT_B];
+    nnti_bn_affine a;
+    float invstd;
+    if (op->kind == NNT_OP_BN_EVAL) {
+        const float *running = (const float *)op->at[NNT_RUNNING];
+        a.mean = running[c];
+        invstd = (float)(1 / sqrt((double)running[op->in_c + c] + (double)op->f[0]));
+    } else {
+        const float *stats = (const float *)op->at[NNT_STATS];
+        a.mean = stats[c];
+        invstd = stats[op->in_c + c];
+    }
+    a.scale = w ? invstd * w[c] : invstd;
+    a.shift = b ? b[c] : 0;
+    return a;
+}
+/* The relu is a step of its own behind the same arithmetic: fused or not, the bits are the same. NaN passes. */
+static void nnti_bn_affine_row_c(const float *x, float *y, int64_t n, nnti_bn_affine a, int relu)
+{
+    int64_t i;
+    for (i = 0; i < n; i++) {
+        const float v = (x[i] - a.mean) * a.scale + a.shift;
+        y[i] = relu && v < 0 ? 0 : v;
+    }
+}
+#if defined(NNTI_X86)
+NNTI_AVX2 static void nnti_bn_affine_row_avx2(const float *x, float *y, int64_t n, nnti_bn_affine a, int relu)
+{
+    const __m256 mean = _mm256_set1_ps(a.mean), scale = _mm256_set1_ps(a.scale), shift = _mm256_set1_ps(a.shift);
+    int64_t i;
+    for (i = 0; i + 8 <= n; i += 8) {
+        __m256 v = _mm256_fmadd_ps(_mm256_sub_ps(_mm256_loadu_ps(x + i), mean), scale, shift);
+        if (relu) v = _mm256_max_ps(_mm256_setzero_ps(), v);                /* of 0 and NaN the second, NaN */
+        _mm256_storeu_ps(y + i, v);
+    }
+    nnti_bn_affine_row_c(x + i, y + i, n - i, a, relu);
+}
+#endif
+static void nnti_bn_apply_planes(const nnti_exec *e, const nnt_op *op, const nnt_run *run, int64_t first, int64_t last)
+{
+    const int64_t hw = nnti_in_plane(op);
+    const int relu = (op->flags & NNT_OPF_RELU) != 0;
+    int64_t p, c = first % op->in_c;
+    (void)e; (void)run;
+    for (p = first; p < last; p++, c = c + 1 < op->in_c ? c + 1 : 0) {
+        const nnti_bn_affine a = nnti_bn_affine_of(op, c);
+        const float *x = (const float *)op->at[NNT_X] + p * hw;
+        float *y = (float *)op->at[NNT_Y] + p * hw;
+#if defined(NNTI_X86)
+        if (hw >= 8 && nnti_use_avx2(e)) { nnti_bn_affine_row_avx2(x, y, hw, a, relu); continue; }
+#endif
+        nnti_bn_affine_row_c(x, y, hw, a, relu);
+    }
+}
+static void nnti_cpu_bn_apply(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    nnti_each_plane(e, op, run, nnti_bn_apply_planes);
+}
+static void nnti_cpu_bn_eval(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    nnti_each_plane(e, op, run, nnti_bn_apply_planes);
+}
+
+/* ---- gradients ---- */
+
+/* sums += gy, gy (x - mean) */
+static void nnti_bn_add_products_c(const float *x, const float *gy, int64_t n, float mean, nnti_bn_sums *sums)
+{
+    double first = 0, second = 0;
+    int64_t i;
+    for (i = 0; i < n; i++) {
+        first += (double)gy[i];
+        second += (double)gy[i] * (double)(x[i] - mean);
+    }
+    sums->first += first;
+    sums->second += second;
+}
+#if defined(NNTI_X86)
+NNTI_AVX2 static void nnti_bn_add_products_avx2(const float *x, const float *gy, int64_t n, float mean, nnti_bn_sums *sums)
+{
+    const __m256 o = _mm256_set1_ps(mean);
+    __m256d first0 = _mm256_setzero_pd(), first1 = first0, second0 = first0, second1 = first0;
+    int64_t i;
+    for (i = 0; i + 8 <= n; i += 8) {
+        const __m256 g = _mm256_loadu_ps(gy + i), d = _mm256_sub_ps(_mm256_loadu_ps(x + i), o);
+        const __m256d g0 = nnti_low_pd(g), g1 = nnti_high_pd(g);
+        first0 = _mm256_add_pd(first0, g0);
+        first1 = _mm256_add_pd(first1, g1);
+        second0 = _mm256_fmadd_pd(g0, nnti_low_pd(d), second0);
+        second1 = _mm256_fmadd_pd(g1, nnti_high_pd(d), second1);
+    }
+    sums->first += nnti_sum_pd(first0, first1);
+    sums->second += nnti_sum_pd(second0, second1);
+    nnti_bn_add_products_c(x + i, gy + i, n - i, mean, sums);
+}
+#endif
+static void nnti_bn_add_products(const nnti_exec *e, const float *x, const float *gy, int64_t n, float mean, nnti_bn_sums *sums)
+{
+#if defined(NNTI_X86)
+    if (n >= 8 && nnti_use_avx2(e)) { nnti_bn_add_products_avx2(x, gy, n, mean, sums); return; }
+#endif
+    (void)e;
+    nnti_bn_add_products_c(x, gy, n, mean, sums);
+}
+
+/* One channel's gx = ((gy - mean_gy) - (x - mean) * slope) * scale, with slope = invstd^2 mean of gy (x - mean) and
+   scale = invstd * w. mask NULL: none. gx may be gy or x. */
+typedef struct nnti_bn_backward { float mean, mean_gy, slope, scale; int accumulate; } nnti_bn_backward;
+
+static void nnti_bn_grad_row_c(const float *x, const float *gy, const float *mask, float *gx, int64_t n, nnti_bn_backward b)
+{
+    int64_t i;
+    for (i = 0; i < n; i++) {
+        const float g = ((gy[i] - b.mean_gy) - (x[i] - b.mean) * b.slope) * b.scale;
+        const float whole = b.accumulate ? gx[i] + g : g;
+        gx[i] = !mask || mask[i] > 0 ? whole : 0;
+    }
+}
+#if defined(NNTI_X86)
+NNTI_AVX2 static void nnti_bn_grad_row_avx2(const float *x, const float *gy, const float *mask, float *gx, int64_t n,
+                                            nnti_bn_backward b)
+{
+    const __m256 mean = _mm256_set1_ps(b.mean), mean_gy = _mm256_set1_ps(b.mean_gy);
+    const __m256 slope = _mm256_set1_ps(b.slope), scale = _mm256_set1_ps(b.scale), zero = _mm256_setzero_ps();
+    int64_t i;
+    for (i = 0; i + 8 <= n; i += 8) {
+        const __m256 d = _mm256_sub_ps(_mm256_loadu_ps(x + i), mean);
+        __m256 g = _mm256_mul_ps(_mm256_fnmadd_ps(d, slope, _mm256_sub_ps(_mm256_loadu_ps(gy + i), mean_gy)), scale);
+        if (b.accumulate) g = _mm256_add_ps(_mm256_loadu_ps(gx + i), g);
+        if (mask) g = _mm256_and_ps(g, _mm256_cmp_ps(_mm256_loadu_ps(mask + i), zero, _CMP_GT_OQ));
+        _mm256_storeu_ps(gx + i, g);
+    }
+    nnti_bn_grad_row_c(x + i, gy + i, mask ? mask + i : NULL, gx + i, n - i, b);
+}
+#endif
+static void nnti_bn_grad_row(const nnti_exec *e, const float *x, const float *gy, const float *mask, float *gx, int64_t n,
+                             nnti_bn_backward b)
+{
+#if defined(NNTI_X86)
+    if (n >= 8 && nnti_use_avx2(e)) { nnti_bn_grad_row_avx2(x, gy, mask, gx, n, b); return; }
+#endif
+    (void)e;
+    nnti_bn_grad_row_c(x, gy, mask, gx, n, b);
+}
+
+/* gw = invstd * sum of gy (x - mean), gb = sum of gy; added when run->accumulate. */
+static void nnti_bn_weight_grads(const nnt_op *op, const nnt_run *run, int64_t c, nnti_bn_sums sums)
+{
+    float *gw = (float *)op->at[NNT_GW], *gb = (float *)op->at[NNT_GB];
+    const double invstd = (double)((const float *)op->at[NNT_STATS])[op->in_c + c];
+    if (gw) gw[c] = (float)(sums.second * invstd + (run->accumulate ? (double)gw[c] : 0));
+    if (gb) gb[c] = (float)(sums.first + (run->accumulate ? (double)gb[c] : 0));
+}
+static nnti_bn_backward nnti_bn_backward_of(const nnt_op *op, int64_t c, nnti_bn_sums sums, double m)
+{
+    const float *stats = (const float *)op->at[NNT_STATS], *w = (const float *)op->at[NNT_W];
+    const float invstd = stats[op->in_c + c];
+    nnti_bn_backward b;
+    b.mean = stats[c];
+    b.mean_gy = (float)(sums.first / m);
+    b.slope = (float)(sums.second / m * (double)invstd * (double)invstd);
+    b.scale = w ? invstd * w[c] : invstd;
+    b.accumulate = (op->flags & NNT_OPF_ACCUMULATE) != 0;
+    return b;
+}
+/* Both passes over the same few channels, the second while they may still be in the cache. */
+static void nnti_bn_grad_block(const nnti_exec *e, const nnt_op *op, const nnt_run *run, int64_t first, int64_t last)
+{
+    const float *x = (const float *)op->at[NNT_X], *gy = (const float *)op->at[NNT_GY];
+    const float *mask = op->flags & NNT_OPF_MASK ? (const float *)op->at[NNT_MASK] : NULL;
+    const float *mean = (const float *)op->at[NNT_STATS];
+    float *gx = (float *)op->at[NNT_GX];
+    const int64_t hw = nnti_in_plane(op);
+    const double m = (double)run->count * (double)hw;
+    nnti_bn_sums sums[NNTI_BN_BLOCK];
+    nnti_bn_backward b[NNTI_BN_BLOCK];
+    int64_t s, c;
+    memset(sums, 0, sizeof sums);
+    for (s = 0; s < run->count; s++)
+        for (c = first; c < last; c++) {
+            const int64_t at = nnti_bn_at(op, s, c);
+            nnti_bn_add_products(e, x + at, gy + at, hw, mean[c], &sums[c - first]);
+        }
+    for (c = first; c < last; c++) {
+        nnti_bn_weight_grads(op, run, c, sums[c - first]);
+        b[c - first] = nnti_bn_backward_of(op, c, sums[c - first], m);
+    }
+    for (s = 0; s < run->count; s++)
+        for (c = first; c < last; c++) {
+            const int64_t at = nnti_bn_at(op, s, c);
+            nnti_bn_grad_row(e, x + at, gy + at, mask ? mask + at : NULL, gx + at, hw, b[c - first]);
+        }
+}
+static void nnti_bn_grad_channels(const nnti_exec *e, const nnt_op *op, const nnt_run *run, int64_t first, int64_t last)
+{
+    for (; first < last; first += NNTI_BN_BLOCK)
+        nnti_bn_grad_block(e, op, run, first, nnti_min64(last, first + NNTI_BN_BLOCK));
+}
+static void nnti_cpu_bn_grad(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    nnti_each_bn_channel(e, op, run, nnti_bn_grad_channels);
+}
+
+/* ============================================================================
+   >>loss    Softmax, cross-entropy and mean squared error
+   Softmax goes over the channels of each position. The losses leave an nnt_loss, whose sums are taken in the order of the
+   samples, and on request the gradient of their input.
+   ============================================================================ */
+
+/* ---- softmax ---- */
+
+enum { NNTI_SOFTMAX_BLOCK = 64 };               /* positions that go through the channels side by side, at most */
+
+/* `count` neighbouring positions of a sample: at[c * stride + i] is channel c of position i. */
+typedef struct nnti_positions { int64_t at, stride, channels; int count; } nnti_positions;
+
+static int64_t nnti_softmax_blocks(const nnt_op *op) { return nnti_ceil_div(nnti_in_plane(op), NNTI_SOFTMAX_BLOCK); }
+
+static nnti_positions nnti_softmax_positions(const nnt_op *op, int64_t item)
+{
+    const int64_t blocks = nnti_softmax_blocks(op), sample = item / blocks, from = item % blocks * NNTI_SOFTMAX_BLOCK;
+    nnti_positions p;
+    p.stride = nnti_in_plane(op);
+    p.channels = op->in_c;
+    p.at = sample * p.channels * p.stride + from;
+    p.count = (int)nnti_min64(NNTI_SOFTMAX_BLOCK, p.stride - from);
+    return p;
+}
+/* y = exp(x - max) / sum of exp(x - max) */
+static void nnti_softmax_block(nnti_positions p, const float *x, float *y)
+{
+    float top[NNTI_SOFTMAX_BLOCK];
+    double sum[NNTI_SOFTMAX_BLOCK];
+    int64_t c;
+    int i;
+    for (i = 0; i < p.count; i++) {
+        top[i] = x[i];
+        sum[i] = 0;
+    }
+    for (c = 1; c < p.channels; c++)
+        for (i = 0; i < p.count; i++) if (x[c * p.stride + i] > top[i]) top[i] = x[c * p.stride + i];
+    for (c = 0; c < p.channels; c++)
+        for (i = 0; i < p.count; i++) {
+            const float v = expf(x[c * p.stride + i] - top[i]);
+            y[c * p.stride + i] = v;
+            sum[i] += (double)v;
+        }
+    for (c = 0; c < p.channels; c++)
+        for (i = 0; i < p.count; i++) y[c * p.stride + i] = (float)((double)y[c * p.stride + i] / sum[i]);
+}
+/* gx = y (gy - sum of gy y) */
+static void nnti_softmax_grad_block(nnti_positions p, const float *y, const float *gy, float *gx)
+{
+    double dot[NNTI_SOFTMAX_BLOCK];
+    int64_t c;
+    int i;
+    for (i = 0; i < p.count; i++) dot[i] = 0;
+    for (c = 0; c < p.channels; c++)
+        for (i = 0; i < p.count; i++) dot[i] += (double)gy[c * p.stride + i] * (double)y[c * p.stride + i];
+    for (c = 0; c < p.channels; c++)
+        for (i = 0; i < p.count; i++) {
+            const int64_t at = c * p.stride + i;
+            gx[at] = (float)((double)y[at] * ((double)gy[at] - dot[i]));
+        }
+}
+static void nnti_softmax_range(const nnti_exec *e, const nnt_op *op, const nnt_run *run, int64_t first, int64_t last)
+{
+    (void)e; (void)run;
+    for (; first < last; first++) {
+        const nnti_positions p = nnti_softmax_positions(op, first);
+        nnti_softmax_block(p, (const float *)op->at[NNT_X] + p.at, (float *)op->at[NNT_Y] + p.at);
+    }
+}
+static void nnti_softmax_grad_range(const nnti_exec *e, const nnt_op *op, const nnt_run *run, int64_t first, int64_t last)
+{
+    (void)e; (void)run;
+    for (; first < last; first++) {
+        const nnti_positions p = nnti_softmax_positions(op, first);
+        nnti_softmax_grad_block(p, (const float *)op->at[NNT_Y] + p.at, (const float *)op->at[NNT_GY] + p.at,
+                                (float *)op->at[NNT_GX] + p.at);
+    }
+}
+static void nnti_each_softmax_block(const nnti_exec *e, const nnt_op *op, const nnt_run *run, nnti_slice_fn fn)
+{
+    const int64_t work = op->in_c * nnti_min64(NNTI_SOFTMAX_BLOCK, nnti_in_plane(op));
+    nnti_each_range(e, op, run, run->count * nnti_softmax_blocks(op), nnti_items_each(4 * work), fn);
+}
+static void nnti_cpu_softmax(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    nnti_each_softmax_block(e, op, run, nnti_softmax_range);
+}
+static void nnti_cpu_softmax_grad(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    nnti_each_softmax_block(e, op, run, nnti_softmax_grad_range);
+}
+
+/* ---- what the losses share ---- */
+
+/* A loss's workspace: what each sample came to, to be summed in order when all are there. rank: logits before the label. */
+typedef struct nnti_loss_row { double loss; int64_t rank; } nnti_loss_row;
+
+static size_t nnti_loss_workspace(int batch) { return (size_t)batch * sizeof(nnti_loss_row); }
+
+static int64_t nnti_loss_values(const nnt_op *op) { return op->in_c * nnti_in_plane(op); }
+
+/* What gradients are multiplied by; LOSS holds its weight already. A batch without weight has the gradient 0. */
+static double nnti_loss_scale(const nnt_op *op, const nnt_run *run)
+{
+    const nnt_loss *loss = (const nnt_loss *)op->at[NNT_LOSS];
+    if (run->loss_scale > 0 || run->loss_scale < 0) return (double)run->loss_scale;
+    return loss->weight > 0 ? 1 / loss->weight : 0;
+}
+
+/* ---- cross-entropy ---- */
+
+static int nnti_counts(const nnt_op *op, int32_t label) { return !(op->use_ignore && label == op->ignore_label); }
+
+/* a is before b among the largest; NaN before everything, as torch.argmax has it. */
+static int nnti_logit_above(float a, float b) { return a > b || (nnti_is_nan(a) && !nnti_is_nan(b)); }
+
+/* How many logits are larger than the label's, or equal and before it. */
+static int64_t nnti_logit_rank(const float *x, int64_t classes, int32_t label)
+{
+    int64_t rank = 0, c;
+    for (c = 0; c < label; c++) rank += !nnti_logit_above(x[label], x[c]);
+    for (c = label + 1; c < classes; c++) rank += nnti_logit_above(x[c], x[label]);
+    return rank;
+}
+
+/* With lp = x - log sum exp x, w[c] the class weights (1 without), s the smoothing and l the label, a sample's loss is
+       -(1 - s) w[l] lp[l]  -  s / classes * sum_c w[c] lp[c]
+   and its gradient, with p = exp(lp) and W the sum of w,
+       ((1 - s) w[l] + s / classes * W) p[c]  -  s / classes * w[c]  -  ((1 - s) w[l] where c = l) */
+typedef struct nnti_entropy { const float *w; double hit, smooth; int64_t classes; int32_t label; } nnti_entropy;
+
+static double nnti_class_weight(const nnti_entropy *n, int64_t c) { return n->w ? (double)n->w[c] : 1; }
+
+static nnti_entropy nnti_entropy_of(const nnt_op *op, int32_t label)
+{
+    nnti_entropy n;
+    n.w = (const float *)op->at[NNT_W];
+    n.classes = nnti_loss_values(op);
+    n.label = label;
+    n.hit = (1 - (double)op->f[0]) * nnti_class_weight(&n, label);
+    n.smooth = (double)op->f[0] / (double)n.classes;
+    return n;
+}
+/* -lp[c] as a difference to the largest logit, exact in double: logits of 1e8 do no harm. */
+static double nnti_entropy_loss(const nnti_entropy *n, const float *x, float top, double log_sum)
+{
+    double loss = n->hit * (log_sum - ((double)x[n->label] - (double)top)), rest = 0;
+    int64_t c;
+    if (!(n->smooth > 0)) return loss;          /* so that 0 times an infinite logit does not count */
+    for (c = 0; c < n->classes; c++) rest += nnti_class_weight(n, c) * (log_sum - ((double)x[c] - (double)top));
+    return loss + n->smooth * rest;
+}
+/* gx may be x. */
+static void nnti_entropy_grad(const nnti_entropy *n, const float *x, float top, double sum, double scale, float *gx)
+{
+    double weights = 0, all;
+    int64_t c;
+    for (c = 0; c < n->classes; c++) weights += nnti_class_weight(n, c);
+    all = (n->hit + n->smooth * weights) / sum;
+    for (c = 0; c < n->classes; c++) {
+        const double hit = c == n->label ? n->hit : 0;
+        gx[c] = (float)(scale * (all * (double)expf(x[c] - top) - n->smooth * nnti_class_weight(n, c) - hit));
+    }
+}
+static void nnti_entropy_sample(const nnt_op *op, const float *x, int32_t label, nnti_loss_row *row, float *gx, double scale)
+{
+    const nnti_entropy n = nnti_entropy_of(op, label);
+    float top = x[0];
+    double sum = 0;
+    int64_t c;
+    for (c = 1; c < n.classes; c++) if (x[c] > top) top = x[c];
+    for (c = 0; c < n.classes; c++) sum += (double)expf(x[c] - top);
+    row->loss = nnti_entropy_loss(&n, x, top, log(sum));
+    row->rank = nnti_logit_rank(x, n.classes, label);
+    if (gx) nnti_entropy_grad(&n, x, top, sum, scale, gx);
+}
+static void nnti_entropy_samples(const nnti_exec *e, const nnt_op *op, const nnt_run *run, int64_t first, int64_t last)
+{
+    const int32_t *labels = (const int32_t *)op->at[NNT_LABELS];
+    const int64_t classes = nnti_loss_values(op);
+    const double scale = nnti_loss_scale(op, run);
+    nnti_loss_row *rows = (nnti_loss_row *)op->workspace;
+    int64_t s;
+    (void)e;
+    for (s = first; s < last; s++) {
+        float *gx = op->at[NNT_GX] ? (float *)op->at[NNT_GX] + s * classes : NULL;
+        if (nnti_counts(op, labels[s]))
+            nnti_entropy_sample(op, (const float *)op->at[NNT_X] + s * classes, labels[s], &rows[s], gx, scale);
+        else if (gx)
+            memset(gx, 0, (size_t)classes * sizeof *gx);
+    }
+}
+static size_t nnti_cpu_cross_entropy_workspace(const nnti_exec *e, const nnt_op *op, int batch)
+{
+    (void)e; (void)op;
+    return nnti_loss_workspace(batch);
+}
+static void nnti_cpu_cross_entropy(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    const int32_t *labels = (const int32_t *)op->at[NNT_LABELS];
+    const float *w = (const float *)op->at[NNT_W];
+    const nnti_loss_row *rows = (const nnti_loss_row *)op->workspace;
+    nnt_loss *loss = (nnt_loss *)op->at[NNT_LOSS];
+    int s;
+    memset(loss, 0, sizeof *loss);
+    for (s = 0; s < run->count; s++) {
+        if (!nnti_counts(op, labels[s])) continue;
+        loss->weight += w ? (double)w[labels[s]] : 1;
+        loss->samples += 1;
+    }
+    nnti_each_range(e, op, run, run->count, nnti_items_each(4 * nnti_loss_values(op)), nnti_entropy_samples);
+    for (s = 0; s < run->count; s++) {
+        if (!nnti_counts(op, labels[s])) continue;
+        loss->sum += rows[s].loss;
+        loss->correct += rows[s].rank < 1;
+        loss->correct5 += rows[s].rank < 5;
+    }
+}
+
+/* ---- mean squared error ---- */
+
+/* A sample's loss is the mean of (x - t)^2 over its values, the gradient 2 (x - t) / values. gx may be x. */
+static void nnti_mse_samples(const nnti_exec *e, const nnt_op *op, const nnt_run *run, int64_t first, int64_t last)
+{
+    const int64_t values = nnti_loss_values(op);
+    const double scale = nnti_loss_scale(op, run) * 2 / (double)values;
+    nnti_loss_row *rows = (nnti_loss_row *)op->workspace;
+    int64_t s, i;
+    (void)e;
+    for (s = first; s < last; s++) {
+        const float *x = (const float *)op->at[NNT_X] + s * values, *t = (const float *)op->at[NNT_TARGETS] + s * values;
+        float *gx = op->at[NNT_GX] ? (float *)op->at[NNT_GX] + s * values : NULL;
+        double sum = 0;
+        for (i = 0; i < values; i++) {
+            const double d = (double)x[i] - (double)t[i];
+            sum += d * d;
+            if (gx) gx[i] = (float)(scale * d);
+        }
+        rows[s].loss = sum / (double)values;
+    }
+}
+static size_t nnti_cpu_mse_workspace(const nnti_exec *e, const nnt_op *op, int batch)
+{
+    (void)e; (void)op;
+    return nnti_loss_workspace(batch);
+}
+static void nnti_cpu_mse(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    const nnti_loss_row *rows = (const nnti_loss_row *)op->workspace;
+    nnt_loss *loss = (nnt_loss *)op->at[NNT_LOSS];
+    int s;
+    memset(loss, 0, sizeof *loss);
+    loss->weight = loss->samples = run->count;
+    nnti_each_range(e, op, run, run->count, nnti_items_each(nnti_loss_values(op)), nnti_mse_samples);
+    for (s = 0; s < run->count; s++) loss->sum += rows[s].loss;
+}
+
+/* ============================================================================
+   >>graph    Builders: check shapes, infer the rest, record nodes and parameters
+   Writes the net's nodes and parameters; knows nothing of devices, batches or memory. Chapter SHAPES above.
+   ============================================================================ */
+
+enum {
+    NNTI_NODE_INPUT = 0, NNTI_NODE_CONV, NNTI_NODE_LINEAR, NNTI_NODE_RESHAPE, NNTI_NODE_ACT, NNTI_NODE_SOFTMAX,
+    NNTI_NODE_MAXPOOL, NNTI_NODE_AVGPOOL, NNTI_NODE_ADAPTIVE, NNTI_NODE_BATCHNORM, NNTI_NODE_DROPOUT, NNTI_NODE_NOISE,
+    NNTI_NODE_ADD, NNTI_NODE_CONCAT, NNTI_NODE_CROSS_ENTROPY, NNTI_NODE_MSE,
+    NNTI_NODE_KINDS
+};
+
+typedef struct nnti_node {
+    int   kind, number;             /* number: among those of its kind, from 1, for names such as conv2d3 */
+    int   first_input, inputs;      /* in net->edges */
+    int   shape[3];
+    char *name;                     /* the user's, or NULL */
+    nnt_op geometry;                /* sizes and parameters that its resolved ops start from */
+    int   weight, bias, running;    /* indices of parameters, -1: none. running: mean; running + 1: variance */
+    double flops;                   /* of forward, a sample */
+} nnti_node;
+
+/* What a parameter is for. Trained ones come first in memory, see nnti_place_params. */
+enum { NNTI_PARAM_TRAINED = 0, NNTI_PARAM_RUNNING, NNTI_PARAM_CONSTANT };
+
+typedef struct nnti_param {
+    char   *name;                   /* "conv1.weight", made when names are final; CONSTANT has none */
+    int     kind, node;
+    const char *suffix;             /* "weight" */
+    int     rank;
+    int64_t size[4], count;
+    int     init;                   /* NNT_INIT_..., or: */
+    float   start;                  /*   the value of each element, when fan_in is 0 */
+    int64_t fan_in, fan_out;
+    float  *values;                 /* CONSTANT: count values, owned */
+    size_t  offset;                 /* in floats, from the beginning of the net's memory */
+} nnti_param;
+
+typedef struct nnti_open_device {
+    const nnt_backend *backend;
+    int   index;
+    void *device;
+    char  text[24];                 /* as the user writes it: "cuda:1" */
+} nnti_open_device;
+
+struct nnt_tensor {
+    nnt_net *net;
+    nnti_open_device *on;
+    int      rank, view;
+    int64_t  size[4], count;
+    float   *data;                  /* on the device */
+    nnt_tensor *next, **link;       /* the net's list */
+};
+
+enum { NNTI_MAX_OPEN = 8 };
+
+/* What lowering makes: see >>plan. */
+typedef struct nnti_program {
+    nnt_op *ops;                    /* resolved */
+    size_t  cap;
+    int     count;
+    int    *operands;               /* count * NNT_ROLES value indices, -1: none */
+    size_t  operand_cap;
+    int     loss_op;                /* index of the loss, -1: none */
+    int     update_ops;             /* the last so many ops belong to the update: BN_RUNNING */
+} nnti_program;
+
+typedef struct nnti_value {
+    const char *what;               /* "activation", "gradient", ... for reports */
+    int     node;
+    int     kind;                   /* NNTI_VALUE_... */
+    size_t  bytes;                  /* at the whole batch, rounded up to NNTI_ALIGN */
+    int     first, last;            /* ops of the program that touch it first and last; first -1: before the first op */
+    int     storage;                /* the value in whose place it lives */
+    size_t  offset;                 /* in the arena */
+} nnti_value;
+
+enum { NNTI_VALUE_ACTIVATION = 0, NNTI_VALUE_GRADIENT, NNTI_VALUE_WORKSPACE };
+
+typedef struct nnti_plan {
+    nnti_program train, predict;
+    nnti_value  *train_values, *predict_values;
+    size_t       train_value_cap, predict_value_cap;
+    int          train_value_count, predict_value_count;
+    int          x[2], labels[2], targets[2], loss[2], output;      /* values: [0] of train, [1] of predict */
+    size_t       norm_workspace;    /* behind the sum of squares at the end of the fixed part, for clip_norm */
+    size_t       trained_floats, persistent_floats;     /* parameters in front, then running statistics and constants */
+    nnt_memory   memory;
+} nnti_plan;
+
+struct nnt_net {
+    nnt_allocator a;
+    nnti_error    error;            /* the last one */
+    nnti_error    graph_error;      /* the first of a builder; stays */
+    nnti_node    *nodes;            /* id = index + 1 */
+    size_t        node_cap;
+    int           node_count;
+    int          *edges;            /* indices of nodes */
+    size_t        edge_cap;
+    int           edge_count;
+    int           kinds[NNTI_NODE_KINDS];
+    nnti_param   *params;
+    size_t        param_cap;
+    int           param_count;
+    int           input;            /* its index, -1: none */
+    nnt_tensor   *tensors;
+    nnti_open_device open[NNTI_MAX_OPEN];
+    int           open_count;
+
+    /* after nnt_compile */
+    int           compiled, trains;
+    int           loss_node, output_node;   /* loss_node -1: none */
+    nnt_compile_desc desc;
+    nnti_open_device *on;
+    nnti_plan     plan;
+    float        *memory;           /* on the device: trained parameters, persistent, gradients, moments, arena */
+    size_t        memory_bytes;
+    int64_t       steps, updates;
+    int           pending;          /* batches whose gradients wait for the update */
+    double        pending_weight;
+    nnt_loss      last_loss;
+    double        last_finite;      /* loss of the last step that had a finite one */
+    nnt_progress_info *history;
+    int           history_count, history_cap;
+};
+
+static const char *const nnti_kind_names[NNTI_NODE_KINDS] = {
+    "input", "conv2d", "linear", "reshape", "activation", "softmax", "maxpool", "avgpool", "adaptive_avgpool", "batchnorm",
+    "dropout", "noise", "add", "concat", "cross_entropy", "mse"
+};
+static const char *const nnti_act_names[] = { "relu", "leaky_relu", "sigmoid", "tanh", "gelu" };
+
+/* A layer's number is its stream of random numbers, 16 bits; the last two streams are not layers'. */
+enum { NNTI_MAX_NODES = 65000, NNTI_STREAM_PARAMS = 0xfffe };
+enum { NNTI_NAME_TEXT = 96, NNTI_SHAPE_TEXT = 48 };
+
+static const char *nnti_node_kind_name(const nnti_node *n)
+{
+    return n->kind == NNTI_NODE_ACT ? nnti_act_names[n->geometry.variant] : nnti_kind_names[n->kind];
+}
+/* The user's name, or conv2d3. */
+static const char *nnti_node_name(const nnti_node *n, char text[NNTI_NAME_TEXT])
+{
+    if (n->name) return n->name;
+    nnti_format(text, NNTI_NAME_TEXT, "%s%d", nnti_node_kind_name(n), n->number);
+    return text;
+}
+static const char *nnti_shape_text(char text[NNTI_SHAPE_TEXT], const int shape[3])
+{
+    nnti_format(text, NNTI_SHAPE_TEXT, "%dx%dx%d", shape[0], shape[1], shape[2]);
+    return text;
+}
+static int64_t nnti_volume(const int shape[3]) { return nnti_mul64(nnti_mul64(shape[0], shape[1]), shape[2]); }
+
+static nnt_node nnti_invalid(nnt_net *net)
+{
+    nnt_node x;
+    x.net = net;
+    x.id = 0;
+    return x;
+}
+/* NULL when x is not a node to build on. */
+static nnti_node *nnti_get(nnt_node x)
+{
+    if (!x.net || x.id < 1 || x.id > x.net->node_count) return NULL;
+    return &x.net->nodes[x.id - 1];
+}
+/* Keeps the graph's first error; where: "conv2d 'conv2d3' (op 7): " is put in front. */
+static nnt_node nnti_fail(nnt_net *net, nnt_result code, const nnti_node *n, const char *format, ...)
+{
+    if (net && net->graph_error.code == NNT_OK) {
+        nnti_text t = nnti_text_begin(net->graph_error.text, sizeof net->graph_error.text);
+        char name[NNTI_NAME_TEXT];
+        va_list args;
+        if (n) nnti_put(&t, "%s '%s' (op %d): ", nnti_node_kind_name(n), nnti_node_name(n, name), net->node_count + 1);
+        va_start(args, format);
+        nnti_vformat(&t, format, args);
+        va_end(args);
+        nnti_text_end(&t);
+        net->graph_error.code = (int)code;
+        net->error = net->graph_error;
+    }
+    return nnti_invalid(net);
+}
+
+/* A draft of a node on `count` inputs, in *n; 0 when the net or an input carries an error already, or the call is too late. */
+static int nnti_draft(nnti_node *n, int kind, int variant, const nnt_node *inputs, int count)
+{
+    nnt_net *net = inputs[0].net;
+    const nnti_node *x;
+    int i;
+    memset(n, 0, sizeof *n);
+    if (!net || net->graph_error.code != NNT_OK) return 0;
+    n->kind = kind;
+    n->geometry.variant = variant;
+    n->weight = n->bias = n->running = -1;
+    n->number = net->kinds[kind] + 1;
+    if (kind == NNTI_NODE_ACT) {            /* relu1, tanh1: numbered by function */
+        n->number = 1;
+        for (i = 0; i < net->node_count; i++)
+            if (net->nodes[i].kind == kind && net->nodes[i].geometry.variant == variant) n->number++;
+    }
+    if (net->compiled) {
+        nnti_fail(net, NNT_ERR_STATE, n, "the net is compiled; layers can't be added any more");
+        return 0;
+    }
+    if (net->node_count >= NNTI_MAX_NODES) {
+        nnti_fail(net, NNT_ERR_UNSUPPORTED, n, "a net has at most %d layers", (int)NNTI_MAX_NODES);
+        return 0;
+    }
+    for (i = 0; i < count; i++) {
+        if (inputs[i].net != net) {
+            nnti_fail(net, NNT_ERR_ARGUMENT, n, "input %d belongs to another net", i + 1);
+            return 0;
+        }
+        x = nnti_get(inputs[i]);
+        if (!x) {
+            nnti_fail(net, NNT_ERR_ARGUMENT, n, "input %d is not a node of this net (id %d)", i + 1, inputs[i].id);
+            return 0;
+        }
+        if (x->kind == NNTI_NODE_CROSS_ENTROPY || x->kind == NNTI_NODE_MSE) {
+            nnti_fail(net, NNT_ERR_ARGUMENT, n, "a loss has no values to build on; give it to nnt_compile");
+            return 0;
+        }
+    }
+    x = nnti_get(inputs[0]);
+    n->geometry.in_c = x->shape[0];
+    n->geometry.in_h = x->shape[1];
+    n->geometry.in_w = x->shape[2];
+    memcpy(n->shape, x->shape, sizeof n->shape);
+    return 1;
+}
+
+static nnt_node nnti_out_of_memory(nnt_net *net)
+{
+    return nnti_fail(net, NNT_ERR_MEMORY, NULL, "out of memory while building the graph");
+}
+
+/* Appends the draft. Shapes are final. */
+static nnt_node nnti_finish(nnti_node *n, const nnt_node *inputs, int count)
+{
+    nnt_net *net = inputs[0].net;
+    nnt_node out;
+    void *nodes = net->nodes, *edges = net->edges;
+    int i;
+    if (nnti_volume(n->shape) < 0)
+        return nnti_fail(net, NNT_ERR_SHAPE, n, "its output %dx%dx%d has more than 2^62 values", n->shape[0], n->shape[1], n->shape[2]);
+    if (!nnti_grow(&net->a, &nodes, &net->node_cap, (size_t)net->node_count + 1, sizeof *net->nodes)) return nnti_out_of_memory(net);
+    net->nodes = (nnti_node *)nodes;
+    if (!nnti_grow(&net->a, &edges, &net->edge_cap, (size_t)net->edge_count + (size_t)count, sizeof *net->edges)) return nnti_out_of_memory(net);
+    net->edges = (int *)edges;
+    n->first_input = net->edge_count;
+    n->inputs = count;
+    for (i = 0; i < count; i++) net->edges[net->edge_count++] = inputs[i].id - 1;
+    n->geometry.out_c = n->shape[0];
+    n->geometry.out_h = n->shape[1];
+    n->geometry.out_w = n->shape[2];
+    net->kinds[n->kind]++;
+    net->nodes[net->node_count++] = *n;
+    out.net = net;
+    out.id = net->node_count;
+    return out;
+}
+
+/* A new parameter of the node that is being drafted; its index, or -1 when memory is out. */
+static int nnti_add_param(nnt_net *net, int kind, const char *suffix, int rank, const int64_t *size)
+{
+    void *params = net->params;
+    nnti_param *p;
+    int i;
+    if (!nnti_grow(&net->a, &params, &net->param_cap, (size_t)net->param_count + 1, sizeof *net->params)) {
+        nnti_out_of_memory(net);
+        return -1;
+    }
+    net->params = (nnti_param *)params;
+    p = &net->params[net->param_count];
+    memset(p, 0, sizeof *p);
+    p->kind = kind;
+    p->node = net->node_count;
+    p->suffix = suffix;
+    p->rank = rank;
+    p->count = 1;
+    for (i = 0; i < rank; i++) {
+        p->size[i] = size[i];
+        p->count = nnti_mul64(p->count, size[i]);
+    }
+    return net->param_count++;
+}
+/* Weight [out][in...] and bias [out] of a conv2d or linear node; 0 after an error. */
+static int nnti_add_weights(nnt_net *net, nnti_node *n, int rank, const int64_t *size, int64_t fan_in, int64_t fan_out, int no_bias, int init)
+{
+    if (init < NNT_INIT_DEFAULT || init > NNT_INIT_ZERO) {
+        nnti_fail(net, NNT_ERR_ARGUMENT, n, "init %d is none of NNT_INIT_...", init);
+        return 0;
+    }
+    n->weight = nnti_add_param(net, NNTI_PARAM_TRAINED, "weight", rank, size);
+    if (n->weight < 0) return 0;
+    if (net->params[n->weight].count < 0) {
+        nnti_fail(net, NNT_ERR_SHAPE, n, "its weight has more than 2^62 values");
+        return 0;
+    }
+    net->params[n->weight].init = init;
+    net->params[n->weight].fan_in = fan_in;
+    net->params[n->weight].fan_out = fan_out;
+    if (no_bias) return 1;
+    n->bias = nnti_add_param(net, NNTI_PARAM_TRAINED, "bias", 1, size);
+    if (n->bias < 0) return 0;
+    if (init == NNT_INIT_DEFAULT) net->params[n->bias].fan_in = fan_in;
+    return 1;
+}
+
+NNT_API nnt_node nnt_input(nnt_net *net, int channels, int height, int width)
+{
+    nnti_node n;
+    nnt_node self = nnti_invalid(net);
+    if (!net || net->graph_error.code != NNT_OK) return self;
+    memset(&n, 0, sizeof n);
+    n.kind = NNTI_NODE_INPUT;
+    n.number = 1;
+    n.weight = n.bias = n.running = -1;
+    if (net->compiled) return nnti_fail(net, NNT_ERR_STATE, &n, "the net is compiled; layers can't be added any more");
+    if (net->input >= 0) return nnti_fail(net, NNT_ERR_STATE, &n, "the net has an input already; a net has exactly one");
+    if (channels < 1 || height < 1 || width < 1)
+        return nnti_fail(net, NNT_ERR_ARGUMENT, &n, "shape %dx%dx%d; every size must be at least 1", channels, height, width);
+    n.shape[0] = n.geometry.in_c = channels;
+    n.shape[1] = n.geometry.in_h = height;
+    n.shape[2] = n.geometry.in_w = width;
+    net->input = net->node_count;
+    return nnti_finish(&n, &self, 0);
+}
+
+NNT_API nnt_node nnt_name(nnt_node x, const char *name)
+{
+    nnti_node *n = nnti_get(x);
+    const unsigned char *c = (const unsigned char *)name;
+    size_t length;
+    int i;
+    if (!x.net || x.net->graph_error.code != NNT_OK) return nnti_invalid(x.net);
+    if (!n) return nnti_fail(x.net, NNT_ERR_ARGUMENT, NULL, "nnt_name: not a node of this net (id %d)", x.id);
+    if (!name || !*name) return nnti_fail(x.net, NNT_ERR_ARGUMENT, NULL, "nnt_name: op %d is given no name; a name has at least one character", x.id);
+    if (x.net->compiled) return nnti_fail(x.net, NNT_ERR_STATE, NULL, "nnt_name: '%s': the net is compiled; names are final", name);
+    for (; *c; c++)
+        if (*c < 32) return nnti_fail(x.net, NNT_ERR_ARGUMENT, NULL, "nnt_name: the name of op %d holds a control character (%d)", x.id, (int)*c);
+    length = (size_t)(c - (const unsigned char *)name) + 1;
+    for (i = 0; i < x.net->node_count; i++)
+        if (i != x.id - 1 && x.net->nodes[i].name && strcmp(x.net->nodes[i].name, name) == 0)
+            return nnti_fail(x.net, NNT_ERR_ARGUMENT, NULL, "nnt_name: '%s' is the name of op %d already; op %d needs another", name, i + 1, x.id);
+    if (n->name) nnti_free(&x.net->a, n->name, strlen(n->name) + 1);
+    n->name = (char *)nnti_alloc(&x.net->a, length);
+    if (!n->name) return nnti_out_of_memory(x.net);
+    memcpy(n->name, name, length);
+    return x;
+}
+
+NNT_API nnt_result nnt_shape(nnt_node x, int shape[3])
+{
+    const nnti_node *n = nnti_get(x);
+    if (!n || !shape) return NNT_ERR_ARGUMENT;
+    memcpy(shape, n->shape, sizeof n->shape);
+    return NNT_OK;
+}
+
+/* Fills what stays zero; negative values are left for the checks. */
+static nnt_conv_desc nnti_conv_defaults(nnt_conv_desc d)
+{
+    d.kernel_w = d.kernel_w ? d.kernel_w : d.kernel;
+    d.stride = d.stride ? d.stride : 1;
+    d.stride_w = d.stride_w ? d.stride_w : d.stride;
+    d.pad_w = d.pad_w == NNT_NO_PAD ? 0 : d.pad_w ? d.pad_w : d.pad;
+    d.dilation = d.dilation ? d.dilation : 1;
+    d.dilation_w = d.dilation_w ? d.dilation_w : d.dilation;
+    d.groups = d.groups ? d.groups : 1;
+    return d;
+}
+/* Sizes of windows and steps into the node; 0 after an error. What: "kernel" sizes must be positive, pads not negative. */
+static int nnti_set_window(nnt_net *net, nnti_node *n, int kh, int kw, int sh, int sw, int ph, int pw, int dh, int dw)
+{
+    nnt_op *g = &n->geometry;
+    if (kh < 1 || kw < 1) { nnti_fail(net, NNT_ERR_ARGUMENT, n, "kernel %dx%d; it must be at least 1x1", kh, kw); return 0; }
+    if (sh < 1 || sw < 1) { nnti_fail(net, NNT_ERR_ARGUMENT, n, "stride %dx%d; it must be at least 1", sh, sw); return 0; }
+    if (ph < 0 || pw < 0) { nnti_fail(net, NNT_ERR_ARGUMENT, n, "padding %dx%d; it can't be negative", ph, pw); return 0; }
+    if (dh < 1 || dw < 1) { nnti_fail(net, NNT_ERR_ARGUMENT, n, "dilation %dx%d; it must be at least 1", dh, dw); return 0; }
+    g->kernel_h = kh;   g->kernel_w = kw;
+    g->stride_h = sh;   g->stride_w = sw;
+    g->pad_h = ph;      g->pad_w = pw;
+    g->dilation_h = dh; g->dilation_w = dw;
+    return 1;
+}
+/* Kernel size with its gaps, and the padded input; both can pass the range of int. */
+static int64_t nnti_reach(int kernel, int dilation) { return (int64_t)dilation * (kernel - 1) + 1; }
+static int64_t nnti_padded(int size, int pad) { return (int64_t)size + 2 * (int64_t)pad; }
+
+/* 0 after an error: kernel larger than the padded input, or a result that is no int. */
+static int nnti_check_window(nnt_net *net, const nnti_node *n)
+{
+    const nnt_op *g = &n->geometry;
+    int64_t h = nnti_padded(g->in_h, g->pad_h), w = nnti_padded(g->in_w, g->pad_w);
+    int64_t kh = nnti_reach(g->kernel_h, g->dilation_h), kw = nnti_reach(g->kernel_w, g->dilation_w);
+    if (h > INT_MAX || w > INT_MAX || kh > INT_MAX || kw > INT_MAX) {
+        nnti_fail(net, NNT_ERR_SHAPE, n, "kernel %Ix%I on padded input %Ix%I; sizes must stay below 2^31", kh, kw, h, w);
+        return 0;
+    }
+    if (kh <= h && kw <= w) return 1;
+    if (g->dilation_h > 1 || g->dilation_w > 1)
+        nnti_fail(net, NNT_ERR_SHAPE, n, "kernel %dx%d with dilation %dx%d reaches over %Ix%I, its padded input is %Ix%I (%d channels); add padding or drop a pooling before it",
+                  g->kernel_h, g->kernel_w, g->dilation_h, g->dilation_w, kh, kw, h, w, g->in_c);
+    else
+        nnti_fail(net, NNT_ERR_SHAPE, n, "kernel %dx%d is larger than its %sinput %Ix%I (%d channels); add padding or drop a pooling before it",
+                  g->kernel_h, g->kernel_w, g->pad_h || g->pad_w ? "padded " : "", h, w, g->in_c);
+    return 0;
+}
+
+NNT_API nnt_node nnt_conv2d_ex(nnt_node x, nnt_conv_desc d)
+{
+    nnti_node n;
+    nnt_op *g = &n.geometry;
+    int64_t size[4], fan_in;
+    if (!nnti_draft(&n, NNTI_NODE_CONV, 0, &x, 1)) return nnti_invalid(x.net);
+    d = nnti_conv_defaults(d);
+    if (d.filters < 1) return nnti_fail(x.net, NNT_ERR_ARGUMENT, &n, "%d filters; it needs at least 1", d.filters);
+    if (!nnti_set_window(x.net, &n, d.kernel, d.kernel_w, d.stride, d.stride_w, d.pad, d.pad_w, d.dilation, d.dilation_w)
+        || !nnti_check_window(x.net, &n)) return nnti_invalid(x.net);
+    if (d.groups < 1 || g->in_c % d.groups || d.filters % d.groups)
+        return nnti_fail(x.net, NNT_ERR_SHAPE, &n, "%d groups don't divide %d input channels and %d filters", d.groups, g->in_c, d.filters);
+    g->groups = d.groups;
+    n.shape[0] = d.filters;
+    n.shape[1] = (int)((nnti_padded(g->in_h, d.pad) - nnti_reach(d.kernel, d.dilation)) / d.stride + 1);
+    n.shape[2] = (int)((nnti_padded(g->in_w, d.pad_w) - nnti_reach(d.kernel_w, d.dilation_w)) / d.stride_w + 1);
+    size[0] = d.filters;
+    size[1] = g->in_c / d.groups;
+    size[2] = d.kernel;
+    size[3] = d.kernel_w;
+    fan_in = nnti_mul64(nnti_mul64(size[1], size[2]), size[3]);
+    if (!nnti_add_weights(x.net, &n, 4, size, fan_in, nnti_mul64(nnti_mul64(d.filters, size[2]), size[3]), d.no_bias, d.init)) return nnti_invalid(x.net);
+    n.flops = (double)n.shape[0] * n.shape[1] * n.shape[2] * (2.0 * (double)fan_in + (d.no_bias ? 0 : 1));
+    return nnti_finish(&n, &x, 1);
+}
+NNT_API nnt_node nnt_conv2d(nnt_node x, int filters, int kernel, int stride, int pad)
+{
+    nnt_conv_desc d;
+    memset(&d, 0, sizeof d);
+    d.filters = filters;
+    d.kernel = kernel;
+    d.stride = stride ? stride : -1;        /* here a zero is a mistake, not the usual */
+    d.pad = pad;
+    d.pad_w = pad ? pad : NNT_NO_PAD;
+    return nnt_conv2d_ex(x, d);
+}
+
+NNT_API nnt_node nnt_linear_ex(nnt_node x, nnt_linear_desc d)
+{
+    nnti_node n;
+    int64_t size[4], inputs;
+    if (!nnti_draft(&n, NNTI_NODE_LINEAR, 0, &x, 1)) return nnti_invalid(x.net);
+    inputs = nnti_volume(n.shape);
+    if (d.features < 1) return nnti_fail(x.net, NNT_ERR_ARGUMENT, &n, "%d features; it needs at least 1", d.features);
+    if (inputs > INT_MAX) return nnti_fail(x.net, NNT_ERR_SHAPE, &n, "its input has %I values; at most 2^31 - 1", inputs);
+    size[0] = d.features;
+    size[1] = inputs;
+    n.shape[0] = d.features;
+    n.shape[1] = n.shape[2] = 1;
+    if (!nnti_add_weights(x.net, &n, 2, size, inputs, d.features, d.no_bias, d.init)) return nnti_invalid(x.net);
+    n.flops = (double)d.features * (2.0 * (double)inputs + (d.no_bias ? 0 : 1));
+    return nnti_finish(&n, &x, 1);
+}
+NNT_API nnt_node nnt_linear(nnt_node x, int features)
+{
+    nnt_linear_desc d;
+    memset(&d, 0, sizeof d);
+    d.features = features;
+    return nnt_linear_ex(x, d);
+}
+
+NNT_API nnt_node nnt_reshape(nnt_node x, int channels, int height, int width)
+{
+    nnti_node n;
+    char was[NNTI_SHAPE_TEXT];
+    int shape[3];
+    shape[0] = channels;
+    shape[1] = height;
+    shape[2] = width;
+    if (!nnti_draft(&n, NNTI_NODE_RESHAPE, 0, &x, 1)) return nnti_invalid(x.net);
+    if (channels < 1 || height < 1 || width < 1 || nnti_volume(shape) != nnti_volume(n.shape))
+        return nnti_fail(x.net, NNT_ERR_SHAPE, &n, "%s (%I values) can't become %dx%dx%d", nnti_shape_text(was, n.shape), nnti_volume(n.shape), channels, height, width);
+    memcpy(n.shape, shape, sizeof shape);
+    return nnti_finish(&n, &x, 1);
+}
+NNT_API nnt_node nnt_flatten(nnt_node x)
+{
+    const nnti_node *n = nnti_get(x);
+    int64_t values = n ? nnti_volume(n->shape) : 1;
+    if (values > INT_MAX) return nnti_fail(x.net, NNT_ERR_SHAPE, NULL, "flatten: %I values; at most 2^31 - 1", values);
+    return nnt_reshape(x, (int)values, 1, 1);
+}
+
+static nnt_node nnti_act_node(nnt_node x, int variant, float slope)
+{
+    nnti_node n;
+    if (!nnti_draft(&n, NNTI_NODE_ACT, variant, &x, 1)) return nnti_invalid(x.net);
+    if (!nnti_finite(slope) || slope < 0)
+        return nnti_fail(x.net, NNT_ERR_ARGUMENT, &n, "slope %g; it must be finite and at least 0, so that the output tells the input's sign", (double)slope);
+    n.geometry.f[0] = slope;
+    n.flops = (double)nnti_volume(n.shape);
+    return nnti_finish(&n, &x, 1);
+}
+NNT_API nnt_node nnt_relu(nnt_node x)                    { return nnti_act_node(x, NNT_ACT_RELU, 0); }
+NNT_API nnt_node nnt_leaky_relu(nnt_node x, float slope) { return nnti_act_node(x, NNT_ACT_LEAKY_RELU, slope); }
+NNT_API nnt_node nnt_sigmoid(nnt_node x)                 { return nnti_act_node(x, NNT_ACT_SIGMOID, 0); }
+NNT_API nnt_node nnt_tanh(nnt_node x)                    { return nnti_act_node(x, NNT_ACT_TANH, 0); }
+NNT_API nnt_node nnt_gelu(nnt_node x)                    { return nnti_act_node(x, NNT_ACT_GELU, 0); }
+NNT_API nnt_node nnt_softmax(nnt_node x)
+{
+    nnti_node n;
+    if (!nnti_draft(&n, NNTI_NODE_SOFTMAX, 0, &x, 1)) return nnti_invalid(x.net);
+    n.flops = 5.0 * (double)nnti_volume(n.shape);
+    return nnti_finish(&n, &x, 1);
+}
+
+/* Number of windows along one side. ceil_mode: the last may reach over the end but has to start before the right padding. */
+static int nnti_pool_size(int size, int kernel, int stride, int pad, int ceil_mode)
+{
+    int64_t room = nnti_padded(size, pad) - kernel, count = room / stride + 1;
+    if (ceil_mode && room % stride && count * stride < (int64_t)size + pad) count++;
+    return (int)count;
+}
+static nnt_node nnti_pool_node(nnt_node x, int kind, nnt_pool_desc d)
+{
+    nnti_node n;
+    const nnt_op *g = &n.geometry;
+    if (!nnti_draft(&n, kind, d.exclude_pad ? 1 : 0, &x, 1)) return nnti_invalid(x.net);
+    d.kernel_w = d.kernel_w ? d.kernel_w : d.kernel;
+    d.stride_w = d.stride_w ? d.stride_w : d.stride ? d.stride : d.kernel_w;
+    d.stride = d.stride ? d.stride : d.kernel;
+    d.pad_w = d.pad_w == NNT_NO_PAD ? 0 : d.pad_w ? d.pad_w : d.pad;
+    if (!nnti_set_window(x.net, &n, d.kernel, d.kernel_w, d.stride, d.stride_w, d.pad, d.pad_w, 1, 1)) return nnti_invalid(x.net);
+    if (d.pad > d.kernel / 2 || d.pad_w > d.kernel_w / 2)
+        return nnti_fail(x.net, NNT_ERR_ARGUMENT, &n, "padding %dx%d is more than half of the kernel %dx%d", d.pad, d.pad_w, d.kernel, d.kernel_w);
+    if (!nnti_check_window(x.net, &n)) return nnti_invalid(x.net);
+    n.shape[1] = nnti_pool_size(g->in_h, d.kernel, d.stride, d.pad, d.ceil_mode);
+    n.shape[2] = nnti_pool_size(g->in_w, d.kernel_w, d.stride_w, d.pad_w, d.ceil_mode);
+    n.flops = (double)nnti_volume(n.shape) * d.kernel * d.kernel_w;
+    return nnti_finish(&n, &x, 1);
+}
+static nnt_pool_desc nnti_square_pool(int kernel, int stride, int pad)
+{
+    nnt_pool_desc d;
+    memset(&d, 0, sizeof d);
+    d.kernel = kernel;
+    d.stride = stride;
+    d.pad = pad;
+    d.pad_w = pad ? pad : NNT_NO_PAD;
+    return d;
+}
+NNT_API nnt_node nnt_maxpool_ex(nnt_node x, nnt_pool_desc d)
+{
+    d.exclude_pad = 0;                      /* padding never counts here */
+    return nnti_pool_node(x, NNTI_NODE_MAXPOOL, d);
+}
+NNT_API nnt_node nnt_avgpool_ex(nnt_node x, nnt_pool_desc d) { return nnti_pool_node(x, NNTI_NODE_AVGPOOL, d); }
+NNT_API nnt_node nnt_maxpool(nnt_node x, int kernel, int stride, int pad) { return nnt_maxpool_ex(x, nnti_square_pool(kernel, stride, pad)); }
+NNT_API nnt_node nnt_avgpool(nnt_node x, int kernel, int stride, int pad) { return nnt_avgpool_ex(x, nnti_square_pool(kernel, stride, pad)); }
+NNT_API nnt_node nnt_adaptive_avgpool(nnt_node x, int height, int width)
+{
+    nnti_node n;
+    if (!nnti_draft(&n, NNTI_NODE_ADAPTIVE, 0, &x, 1)) return nnti_invalid(x.net);
+    if (height < 1 || width < 1) return nnti_fail(x.net, NNT_ERR_ARGUMENT, &n, "output size %dx%d; it must be at least 1x1", height, width);
+    n.shape[1] = height;
+    n.shape[2] = width;
+    n.flops = (double)nnti_volume(n.shape) * ((double)n.geometry.in_h / height + 1) * ((double)n.geometry.in_w / width + 1);
+    return nnti_finish(&n, &x, 1);
+}
+NNT_API nnt_node nnt_global_avgpool(nnt_node x) { return nnt_adaptive_avgpool(x, 1, 1); }
+
+NNT_API nnt_batchnorm_desc nnt_batchnorm_defaults(void)
+{
+    nnt_batchnorm_desc d;
+    d.momentum = 0.1f;
+    d.eps = 1e-5f;
+    d.no_affine = 0;
+    return d;
+}
+NNT_API nnt_node nnt_batchnorm_ex(nnt_node x, nnt_batchnorm_desc d)
+{
+    nnti_node n;
+    int64_t size[4];
+    int variance;
+    if (!nnti_draft(&n, NNTI_NODE_BATCHNORM, 0, &x, 1)) return nnti_invalid(x.net);
+    if (!nnti_finite(d.momentum) || d.momentum < 0 || d.momentum > 1)
+        return nnti_fail(x.net, NNT_ERR_ARGUMENT, &n, "momentum %g; it must be between 0 and 1", (double)d.momentum);
+    if (!nnti_finite(d.eps) || d.eps < 0) return nnti_fail(x.net, NNT_ERR_ARGUMENT, &n, "eps %g; it must be finite and not negative", (double)d.eps);
+    n.geometry.f[0] = d.eps;
+    n.geometry.f[1] = d.momentum;
+    size[0] = n.shape[0];
+    if (!d.no_affine) {
+        n.weight = nnti_add_param(x.net, NNTI_PARAM_TRAINED, "weight", 1, size);
+        n.bias = n.weight < 0 ? -1 : nnti_add_param(x.net, NNTI_PARAM_TRAINED, "bias", 1, size);
+        if (n.bias < 0) return nnti_invalid(x.net);
+        x.net->params[n.weight].start = 1.0f;
+    }
+    n.running = nnti_add_param(x.net, NNTI_PARAM_RUNNING, "running_mean", 1, size);
+    variance = n.running < 0 ? -1 : nnti_add_param(x.net, NNTI_PARAM_RUNNING, "running_var", 1, size);
+    if (variance < 0) return nnti_invalid(x.net);
+    x.net->params[variance].start = 1.0f;
+    n.flops = 4.0 * (double)nnti_volume(n.shape);
+    return nnti_finish(&n, &x, 1);
+}
+NNT_API nnt_node nnt_batchnorm(nnt_node x) { return nnt_batchnorm_ex(x, nnt_batchnorm_defaults()); }
+
+NNT_API nnt_node nnt_dropout(nnt_node x, float p)
+{
+    nnti_node n;
+    if (!nnti_draft(&n, NNTI_NODE_DROPOUT, 0, &x, 1)) return nnti_invalid(x.net);
+    if (!nnti_finite(p) || p < 0 || p >= 1) return nnti_fail(x.net, NNT_ERR_ARGUMENT, &n, "probability %g; it must be at least 0 and below 1", (double)p);
+    n.geometry.f[0] = p;
+    n.flops = (double)nnti_volume(n.shape);
+    return nnti_finish(&n, &x, 1);
+}
+NNT_API nnt_node nnt_noise_ex(nnt_node x, nnt_noise_desc d)
+{
+    nnti_node n;
+    if (!nnti_draft(&n, NNTI_NODE_NOISE, d.kind, &x, 1)) return nnti_invalid(x.net);
+    if (d.kind < NNT_NOISE_GAUSSIAN || d.kind > NNT_NOISE_SALT_PEPPER) return nnti_fail(x.net, NNT_ERR_ARGUMENT, &n, "kind %d is none of NNT_NOISE_...", d.kind);
+    if (!nnti_finite(d.amount) || d.amount < 0) return nnti_fail(x.net, NNT_ERR_ARGUMENT, &n, "amount %g; it must be finite and not negative", (double)d.amount);
+    if (d.kind == NNT_NOISE_SALT_PEPPER && d.amount > 1) return nnti_fail(x.net, NNT_ERR_ARGUMENT, &n, "amount %g; salt and pepper's is a probability, at most 1", (double)d.amount);
+    if (!(d.low != 0) && !(d.high != 0)) d.high = 1;
+    if (!nnti_finite(d.low) || !nnti_finite(d.high) || d.low > d.high)
+        return nnti_fail(x.net, NNT_ERR_ARGUMENT, &n, "low %g and high %g; they must be finite, low not above high", (double)d.low, (double)d.high);
+    n.geometry.f[0] = d.amount;
+    n.geometry.f[1] = d.low;
+    n.geometry.f[2] = d.high;
+    n.geometry.f[3] = d.clamp ? 1.0f : 0.0f;
+    n.flops = 2.0 * (double)nnti_volume(n.shape);
+    return nnti_finish(&n, &x, 1);
+}
+NNT_API nnt_node nnt_noise(nnt_node x, float deviation)
+{
+    nnt_noise_desc d;
+    memset(&d, 0, sizeof d);
+    d.amount = deviation;
+    return nnt_noise_ex(x, d);
+}
+
+NNT_API nnt_node nnt_add(nnt_node a, nnt_node b)
+{
+    nnti_node n;
+    nnt_node in[2];
+    const nnti_node *other;
+    char sa[NNTI_SHAPE_TEXT], sb[NNTI_SHAPE_TEXT];
+    in[0] = a;
+    in[1] = b;
+    if (!nnti_draft(&n, NNTI_NODE_ADD, 0, in, 2)) return nnti_invalid(a.net ? a.net : b.net);
+    other = nnti_get(b);
+    if (memcmp(n.shape, other->shape, sizeof n.shape) != 0)
+        return nnti_fail(a.net, NNT_ERR_SHAPE, &n, "shapes differ: %s and %s", nnti_shape_text(sa, n.shape), nnti_shape_text(sb, other->shape));
+    n.flops = (double)nnti_volume(n.shape);
+    return nnti_finish(&n, in, 2);
+}
+NNT_API nnt_node nnt_concat_n(const nnt_node *x, int count)
+{
+    nnti_node n;
+    int64_t channels = 0;
+    int i;
+    char sa[NNTI_SHAPE_TEXT], sb[NNTI_SHAPE_TEXT];
+    if (!x || count < 1) return nnti_invalid(NULL);
+    if (!nnti_draft(&n, NNTI_NODE_CONCAT, 0, x, count)) return nnti_invalid(x[0].net);
+    if (count < 2) return nnti_fail(x[0].net, NNT_ERR_ARGUMENT, &n, "%d input; it needs at least 2", count);
+    for (i = 0; i < count; i++) {
+        const nnti_node *in = nnti_get(x[i]);
+        if (in->shape[1] != n.shape[1] || in->shape[2] != n.shape[2])
+            return nnti_fail(x[0].net, NNT_ERR_SHAPE, &n, "height and width differ: input 1 is %s and input %d is %s", nnti_shape_text(sa, n.shape), i + 1, nnti_shape_text(sb, in->shape));
+        channels += in->shape[0];
+    }
+    if (channels > INT_MAX) return nnti_fail(x[0].net, NNT_ERR_SHAPE, &n, "%I channels; at most 2^31 - 1", channels);
+    n.shape[0] = (int)channels;
+    return nnti_finish(&n, x, count);
+}
+NNT_API nnt_node nnt_concat(nnt_node a, nnt_node b)
+{
+    nnt_node in[2];
+    in[0] = a;
+    in[1] = b;
+    return nnt_concat_n(in, 2);
+}
+
+NNT_API nnt_node nnt_cross_entropy_ex(nnt_node logits, nnt_cross_entropy_desc d)
+{
+    nnti_node n;
+    int64_t size[4];
+    int i;
+    char shape[NNTI_SHAPE_TEXT];
+    if (!nnti_draft(&n, NNTI_NODE_CROSS_ENTROPY, 0, &logits, 1)) return nnti_invalid(logits.net);
+    if (n.shape[1] != 1 || n.shape[2] != 1)
+        return nnti_fail(logits.net, NNT_ERR_SHAPE, &n, "its input is %s; it needs classes x 1 x 1, as nnt_linear or nnt_global_avgpool give", nnti_shape_text(shape, n.shape));
+    if (!nnti_finite(d.label_smoothing) || d.label_smoothing < 0 || d.label_smoothing >= 1)
+        return nnti_fail(logits.net, NNT_ERR_ARGUMENT, &n, "label_smoothing %g; it must be at least 0 and below 1", (double)d.label_smoothing);
+    n.geometry.f[0] = d.label_smoothing;
+    n.geometry.use_ignore = d.use_ignore_index;
+    n.geometry.ignore_label = d.ignore_index;
+    if (d.class_weights) {
+        float *copy;
+        if (d.class_weight_count != n.shape[0])
+            return nnti_fail(logits.net, NNT_ERR_SHAPE, &n, "%d class weights for %d classes", d.class_weight_count, n.shape[0]);
+        for (i = 0; i < n.shape[0]; i++)
+            if (!nnti_finite(d.class_weights[i]) || d.class_weights[i] < 0)
+                return nnti_fail(logits.net, NNT_ERR_ARGUMENT, &n, "the weight of class %d is %g; it must be finite and not negative", i, (double)d.class_weights[i]);
+        size[0] = n.shape[0];
+        n.weight = nnti_add_param(logits.net, NNTI_PARAM_CONSTANT, "", 1, size);
+        if (n.weight < 0) return nnti_invalid(logits.net);
+        copy = (float *)nnti_alloc(&logits.net->a, (size_t)n.shape[0] * sizeof *copy);
+        if (!copy) { logits.net->param_count--; return nnti_out_of_memory(logits.net); }
+        memcpy(copy, d.class_weights, (size_t)n.shape[0] * sizeof *copy);
+        logits.net->params[n.weight].values = copy;
+    }
+    n.flops = 6.0 * n.shape[0];
+    return nnti_finish(&n, &logits, 1);
+}
+NNT_API nnt_node nnt_cross_entropy(nnt_node logits)
+{
+    nnt_cross_entropy_desc d;
+    memset(&d, 0, sizeof d);
+    return nnt_cross_entropy_ex(logits, d);
+}
+NNT_API nnt_node nnt_mse(nnt_node x)
+{
+    nnti_node n;
+    if (!nnti_draft(&n, NNTI_NODE_MSE, 0, &x, 1)) return nnti_invalid(x.net);
+    n.flops = 3.0 * (double)nnti_volume(n.shape);
+    return nnti_finish(&n, &x, 1);
+}
+
+/* ============================================================================
+   >>plan    Lowering to resolved ops, lifetimes, offsets in one arena
+   Reads the nodes of >>graph, writes nnti_plan: two flat lists of ops (one training step; prediction and evaluation),
+   the values they pass on, and where each value lies. Touches no device. Chapter MEMORY above.
+
+   Backward is recorded once, by walking the nodes in reverse:
+   - a node's gradient is complete when its turn comes, since all that read its output have higher numbers;
+   - relu has no backward of its own: the last op that adds to the gradient of its output also masks it by the sign of
+     that output (NNT_OPF_MASK), so neither its input nor a mask is kept;
+   - add, reshape and relu pass their gradient on in the same memory; who wants to change memory that others still
+     need gets a copy (nnti_own);
+   - dropout and noise keep nothing: backward draws the same numbers again.
+   ============================================================================ */
+
+typedef struct nnti_grad_slot {          /* the gradient of one node's output, while backward is recorded */
+    int value;                      /* -1: nothing has been added yet */
+    int last_op;                    /* the op that wrote to it last; -1: it came from elsewhere, unchanged */
+} nnti_grad_slot;
+
+typedef struct nnti_lowering {
+    nnt_net *net;
+    nnti_program *p;
+    nnti_value **values;
+    size_t   *value_cap;
+    int      *value_count;
+    int       batch, training, target;
+    int       failed;
+    int      *at;                   /* node -> value of its output */
+    int      *aux;                  /* node -> window indices or statistics */
+    int      *readers;              /* node -> how many nodes that count read it */
+    char     *needed;               /* node -> the target depends on it */
+    char     *learns;               /* node -> a trained parameter is at or before it */
+    char     *fused;                /* relu that its producer does: it has no op of its own */
+    nnti_grad_slot *slot;
+    int      *shares;               /* value -> slots that hold it */
+    size_t    share_cap;
+} nnti_lowering;
+
+static size_t nnti_values_bytes(const nnti_lowering *l, int64_t per_sample, size_t element)
+{
+    int64_t count = nnti_mul64(per_sample, l->batch);
+    size_t bytes;
+    if (count < 0 || (uint64_t)count > SIZE_MAX / element) return 0;
+    bytes = (size_t)count * element;
+    return bytes > SIZE_MAX - NNTI_ALIGN ? 0 : nnti_round_up(bytes, NNTI_ALIGN);
+}
+/* A new value of so many bytes (0: a size that passed size_t, which fails); its index. */
+static int nnti_new_value(nnti_lowering *l, int kind, int node, const char *what, size_t bytes)
+{
+    void *values = *l->values, *shares = l->shares;
+    nnti_value *v;
+    if (l->failed) return 0;
+    if (bytes == 0) {
+        char name[NNTI_NAME_TEXT];
+        l->failed = (int)nnti_set_error(&l->net->error, NNT_ERR_MEMORY, "compile: the %s of '%s' at batch %d passes the address space; use a smaller batch",
+                                        what, nnti_node_name(&l->net->nodes[node], name), l->batch);
+        return 0;
+    }
+    if (!nnti_grow(&l->net->a, &values, l->value_cap, (size_t)*l->value_count + 1, sizeof **l->values)) {
+        l->failed = (int)nnti_set_error(&l->net->error, NNT_ERR_MEMORY, "compile: out of memory while planning");
+        return 0;
+    }
+    *l->values = (nnti_value *)values;
+    if (!nnti_grow(&l->net->a, &shares, &l->share_cap, (size_t)*l->value_count + 1, sizeof *l->shares)) {
+        l->failed = (int)nnti_set_error(&l->net->error, NNT_ERR_MEMORY, "compile: out of memory while planning");
+        return 0;
+    }
+    l->shares = (int *)shares;
+    l->shares[*l->value_count] = 0;
+    v = &(*l->values)[*l->value_count];
+    memset(v, 0, sizeof *v);
+    v->what = what;
+    v->node = node;
+    v->kind = kind;
+    v->bytes = bytes;
+    v->first = INT_MAX;
+    v->last = -1;
+    v->storage = *l->value_count;
+    return (*l->value_count)++;
+}
+static int nnti_new_activation(nnti_lowering *l, int node)
+{
+    return nnti_new_value(l, NNTI_VALUE_ACTIVATION, node, "output", nnti_values_bytes(l, nnti_volume(l->net->nodes[node].shape), sizeof(float)));
+}
+static int nnti_new_gradient(nnti_lowering *l, int node)
+{
+    return nnti_new_value(l, NNTI_VALUE_GRADIENT, node, "gradient", nnti_values_bytes(l, nnti_volume(l->net->nodes[node].shape), sizeof(float)));
+}
+
+/* Appends an op of a node; the index of it, 0 after a failure. */
+static int nnti_emit(nnti_lowering *l, int kind, int node)
+{
+    nnti_program *p = l->p;
+    const nnti_node *n = &l->net->nodes[node];
+    void *ops = p->ops, *operands = p->operands;
+    nnt_op *op;
+    int i;
+    if (l->failed) return 0;
+    if (!nnti_grow(&l->net->a, &ops, &p->cap, (size_t)p->count + 1, sizeof *p->ops)) {
+        l->failed = (int)nnti_set_error(&l->net->error, NNT_ERR_MEMORY, "compile: out of memory while planning");
+        return 0;
+    }
+    p->ops = (nnt_op *)ops;
+    if (!nnti_grow(&l->net->a, &operands, &p->operand_cap, ((size_t)p->count + 1) * NNT_ROLES, sizeof *p->operands)) {
+        l->failed = (int)nnti_set_error(&l->net->error, NNT_ERR_MEMORY, "compile: out of memory while planning");
+        return 0;
+    }
+    p->operands = (int *)operands;
+    for (i = 0; i < NNT_ROLES; i++) p->operands[p->count * NNT_ROLES + i] = -1;
+    op = &p->ops[p->count];
+    *op = n->geometry;
+    op->kind = kind;
+    op->node = node + 1;
+    op->stream = (uint32_t)(node + 1);
+    op->flops = n->flops;
+    return p->count++;
+}
+/* Operand `role` of op `op` is `value`. */
+static void nnti_use(nnti_lowering *l, int op, int role, int value)
+{
+    nnti_value *v;
+    if (l->failed) return;
+    l->p->operands[op * NNT_ROLES + role] = value;
+    v = &(*l->values)[value];
+    v->first = nnti_min(v->first, op);
+    v->last = nnti_max(v->last, op);
+}
+/* Parameters are named by ~index until addresses are known: operands below -1. */
+static void nnti_use_param(nnti_lowering *l, int op, int role, int param)
+{
+    if (!l->failed && param >= 0) l->p->operands[op * NNT_ROLES + role] = -2 - param;
+}
+static int nnti_input_of(const nnt_net *net, int node, int i) { return net->edges[net->nodes[node].first_input + i]; }
+
+/* One op X -> Y for a node, which gets a new output value. */
+static int nnti_emit_forward(nnti_lowering *l, int kind, int node)
+{
+    int op = nnti_emit(l, kind, node);
+    nnti_use(l, op, NNT_X, l->at[nnti_input_of(l->net, node, 0)]);
+    l->at[node] = nnti_new_activation(l, node);
+    nnti_use(l, op, NNT_Y, l->at[node]);
+    return op;
+}
+/* The relu that alone reads this node, if the node's op can do it on the way out; -1: none. */
+static int nnti_fusable_relu(const nnti_lowering *l, int node)
+{
+    int i;
+    if (l->readers[node] != 1 || node == l->target) return -1;
+    for (i = node + 1; i < l->net->node_count; i++) {
+        const nnti_node *n = &l->net->nodes[i];
+        if (!l->needed[i] || n->kind != NNTI_NODE_ACT || n->geometry.variant != NNT_ACT_RELU) continue;
+        if (nnti_input_of(l->net, i, 0) == node) return i;
+    }
+    return -1;
+}
+static void nnti_fuse_relu(nnti_lowering *l, int op, int node)
+{
+    int relu = nnti_fusable_relu(l, node);
+    if (relu < 0 || l->failed) return;
+    l->p->ops[op].flags |= NNT_OPF_RELU;
+    l->fused[relu] = 1;
+}
+
+static void nnti_lower_forward(nnti_lowering *l, int node)
+{
+    const nnti_node *n = &l->net->nodes[node];
+    int op, in = n->inputs ? nnti_input_of(l->net, node, 0) : -1, i, offset;
+    switch (n->kind) {
+    case NNTI_NODE_INPUT:
+        l->at[node] = nnti_new_activation(l, node);
+        if (!l->failed) (*l->values)[l->at[node]].first = -1;
+        break;
+    case NNTI_NODE_RESHAPE:
+        l->at[node] = l->at[in];
+        break;
+    case NNTI_NODE_CONV:
+    case NNTI_NODE_LINEAR:
+        op = nnti_emit_forward(l, n->kind == NNTI_NODE_CONV ? NNT_OP_CONV : NNT_OP_LINEAR, node);
+        nnti_use_param(l, op, NNT_W, n->weight);
+        nnti_use_param(l, op, NNT_B, n->bias);
+        nnti_fuse_relu(l, op, node);
+        break;
+    case NNTI_NODE_ACT:
+        if (l->fused[node]) l->at[node] = l->at[in];
+        else nnti_emit_forward(l, NNT_OP_ACT, node);
+        break;
+    case NNTI_NODE_SOFTMAX:  nnti_emit_forward(l, NNT_OP_SOFTMAX, node);  break;
+    case NNTI_NODE_AVGPOOL:  nnti_emit_forward(l, NNT_OP_AVGPOOL, node);  break;
+    case NNTI_NODE_ADAPTIVE: nnti_emit_forward(l, NNT_OP_ADAPTIVE, node); break;
+    case NNTI_NODE_MAXPOOL:
+        op = nnti_emit_forward(l, NNT_OP_MAXPOOL, node);
+        if (l->training && l->learns[node]) {
+            size_t element = (int64_t)n->geometry.kernel_h * n->geometry.kernel_w <= 256 ? 1 : 4;
+            l->aux[node] = nnti_new_value(l, NNTI_VALUE_ACTIVATION, node, "window index", nnti_values_bytes(l, nnti_volume(n->shape), element));
+            nnti_use(l, op, NNT_AUX, l->aux[node]);
+        }
+        break;
+    case NNTI_NODE_BATCHNORM:
+        if (l->training) {
+            op = nnti_emit(l, NNT_OP_BN_STATS, node);
+            nnti_use(l, op, NNT_X, l->at[in]);
+            l->aux[node] = nnti_new_value(l, NNTI_VALUE_ACTIVATION, node, "statistics", nnti_round_up((size_t)n->shape[0] * 3 * sizeof(float), NNTI_ALIGN));
+            nnti_use(l, op, NNT_STATS, l->aux[node]);
+            op = nnti_emit_forward(l, NNT_OP_BN_APPLY, node);
+            nnti_use(l, op, NNT_STATS, l->aux[node]);
+        } else {
+            op = nnti_emit_forward(l, NNT_OP_BN_EVAL, node);
+            nnti_use_param(l, op, NNT_RUNNING, n->running);
+        }
+        nnti_use_param(l, op, NNT_W, n->weight);
+        nnti_use_param(l, op, NNT_B, n->bias);
+        nnti_fuse_relu(l, op, node);
+        break;
+    case NNTI_NODE_DROPOUT:
+    case NNTI_NODE_NOISE:
+        if (!l->training || !(n->geometry.f[0] > 0 || n->geometry.f[3] > 0)) l->at[node] = l->at[in];
+        else nnti_emit_forward(l, n->kind == NNTI_NODE_DROPOUT ? NNT_OP_DROPOUT : NNT_OP_NOISE, node);
+        break;
+    case NNTI_NODE_ADD:
+        op = nnti_emit_forward(l, NNT_OP_ADD, node);
+        nnti_use(l, op, NNT_X2, l->at[nnti_input_of(l->net, node, 1)]);
+        nnti_fuse_relu(l, op, node);
+        break;
+    case NNTI_NODE_CONCAT:
+        l->at[node] = nnti_new_activation(l, node);
+        for (i = 0, offset = 0; i < n->inputs; i++) {
+            int from = nnti_input_of(l->net, node, i);
+            op = nnti_emit(l, NNT_OP_CONCAT, node);
+            nnti_use(l, op, NNT_X, l->at[from]);
+            nnti_use(l, op, NNT_Y, l->at[node]);
+            if (!l->failed) {
+                l->p->ops[op].in_c = l->net->nodes[from].shape[0];
+                l->p->ops[op].channel_offset = offset;
+            }
+            offset += l->net->nodes[from].shape[0];
+        }
+        break;
+    default: break;                         /* losses: nnti_lower_loss */
+    }
+}
+
+/* ---- gradients */
+
+/* COPY or ACCUMULATE of a gradient of the node's output: X -> Y. */
+static int nnti_emit_copy(nnti_lowering *l, int kind, int node, int x, int y)
+{
+    int op = nnti_emit(l, kind, node);
+    nnti_use(l, op, NNT_X, x);
+    nnti_use(l, op, NNT_Y, y);
+    if (!l->failed) {
+        nnt_op *o = &l->p->ops[op];
+        o->in_c = o->out_c;
+        o->in_h = o->out_h;
+        o->in_w = o->out_w;
+    }
+    return op;
+}
+/* From here on the slot of `node` may be written to: when others hold the same memory, it moves to a copy. */
+static int nnti_own(nnti_lowering *l, int node)
+{
+    int value = l->slot[node].value, copy;
+    if (l->failed || l->shares[value] == 1) return value;
+    copy = nnti_new_gradient(l, node);
+    nnti_emit_copy(l, NNT_OP_COPY, node, value, copy);
+    if (l->failed) return 0;
+    l->shares[value]--;
+    l->shares[copy] = 1;
+    l->slot[node].value = copy;
+    l->slot[node].last_op = -1;
+    return copy;
+}
+/* Adds the gradient in `value`, which stays another's too, to a node's slot. */
+static void nnti_give(nnti_lowering *l, int node, int value, int last_op)
+{
+    if (l->failed || !l->learns[node]) return;
+    if (l->slot[node].value < 0) {
+        l->slot[node].value = value;
+        l->slot[node].last_op = last_op;
+        l->shares[value]++;
+    } else {
+        int mine = nnti_own(l, node);
+        l->slot[node].last_op = nnti_emit_copy(l, NNT_OP_ACCUMULATE, node, value, mine);
+    }
+}
+/* GX of an op that can set or add: the slot of the node gets it. */
+static void nnti_give_gx(nnti_lowering *l, int op, int node)
+{
+    if (l->failed) return;
+    if (l->slot[node].value < 0) {
+        l->slot[node].value = nnti_new_gradient(l, node);
+        if (l->failed) return;
+        l->shares[l->slot[node].value] = 1;
+    } else {
+        l->p->ops[op].flags |= NNT_OPF_ACCUMULATE;
+    }
+    nnti_use(l, op, NNT_GX, l->slot[node].value);
+    l->slot[node].last_op = op;
+}
+/* An op from GY of a node to GX of its input i, emitted after the slot of that input has been made its own. */
+static int nnti_emit_data(nnti_lowering *l, int kind, int node, int i)
+{
+    int in = nnti_input_of(l->net, node, i), op;
+    if (l->slot[in].value >= 0) nnti_own(l, in);
+    op = nnti_emit(l, kind, node);
+    nnti_use(l, op, NNT_GY, l->slot[node].value);
+    nnti_give_gx(l, op, in);
+    return op;
+}
+/* An op that can only set GX: the result is then given to the input. */
+static int nnti_emit_set(nnti_lowering *l, int kind, int node)
+{
+    int in = nnti_input_of(l->net, node, 0), op, gx;
+    gx = nnti_new_gradient(l, in);
+    op = nnti_emit(l, kind, node);
+    nnti_use(l, op, NNT_GY, l->slot[node].value);
+    nnti_use(l, op, NNT_GX, gx);
+    nnti_give(l, in, gx, op);
+    return op;
+}
+static int nnti_can_mask(int kind)
+{
+    return kind == NNT_OP_CONV_DATA || kind == NNT_OP_LINEAR_DATA || kind == NNT_OP_MAXPOOL_GRAD || kind == NNT_OP_AVGPOOL_GRAD
+        || kind == NNT_OP_ADAPTIVE_GRAD || kind == NNT_OP_BN_GRAD || kind == NNT_OP_CONCAT_GRAD || kind == NNT_OP_ACCUMULATE;
+}
+/* Backward of relu: the gradient of its output becomes 0 where the output is. */
+static void nnti_mask_slot(nnti_lowering *l, int node)
+{
+    nnti_grad_slot *s = &l->slot[node];
+    int op = s->last_op, mine;
+    if (l->failed) return;
+    if (op >= 0 && l->shares[s->value] == 1 && nnti_can_mask(l->p->ops[op].kind) && !(l->p->ops[op].flags & NNT_OPF_MASK)) {
+        l->p->ops[op].flags |= NNT_OPF_MASK;
+        nnti_use(l, op, NNT_MASK, l->at[node]);
+        return;
+    }
+    mine = nnti_own(l, node);
+    op = nnti_emit(l, NNT_OP_ACT_GRAD, node);
+    nnti_use(l, op, NNT_GY, mine);
+    nnti_use(l, op, NNT_GX, mine);
+    nnti_use(l, op, NNT_Y, l->at[node]);
+}
+
+static void nnti_lower_backward(nnti_lowering *l, int node)
+{
+    const nnti_node *n = &l->net->nodes[node];
+    int op, in = n->inputs ? nnti_input_of(l->net, node, 0) : -1, i, offset, conv = n->kind == NNTI_NODE_CONV;
+    if (l->slot[node].value < 0) return;    /* nothing that counts reads it */
+    switch (n->kind) {
+    case NNTI_NODE_CONV:
+    case NNTI_NODE_LINEAR:
+        op = nnti_emit(l, conv ? NNT_OP_CONV_WEIGHT : NNT_OP_LINEAR_WEIGHT, node);
+        nnti_use(l, op, NNT_X, l->at[in]);
+        nnti_use(l, op, NNT_GY, l->slot[node].value);
+        nnti_use_param(l, op, NNT_GW, n->weight);
+        nnti_use_param(l, op, NNT_GB, n->bias);
+        if (l->learns[in]) {
+            op = nnti_emit_data(l, conv ? NNT_OP_CONV_DATA : NNT_OP_LINEAR_DATA, node, 0);
+            nnti_use_param(l, op, NNT_W, n->weight);
+        }
+        break;
+    case NNTI_NODE_BATCHNORM:
+        if (l->learns[in]) {
+            op = nnti_emit_data(l, NNT_OP_BN_GRAD, node, 0);
+        } else {                            /* batch norm right on the input: only its weights want a gradient */
+            op = nnti_emit(l, NNT_OP_BN_GRAD, node);
+            nnti_use(l, op, NNT_GY, l->slot[node].value);
+            nnti_use(l, op, NNT_GX, nnti_new_gradient(l, in));
+        }
+        nnti_use(l, op, NNT_X, l->at[in]);
+        nnti_use(l, op, NNT_STATS, l->aux[node]);
+        nnti_use_param(l, op, NNT_W, n->weight);
+        nnti_use_param(l, op, NNT_GW, n->weight);
+        nnti_use_param(l, op, NNT_GB, n->bias);
+        break;
+    case NNTI_NODE_RESHAPE:
+        nnti_give(l, in, l->slot[node].value, l->slot[node].last_op);
+        break;
+    case NNTI_NODE_ACT:
+        if (n->geometry.variant == NNT_ACT_RELU) {
+            nnti_mask_slot(l, node);
+            nnti_give(l, in, l->slot[node].value, -1);
+        } else {
+            op = nnti_emit_set(l, NNT_OP_ACT_GRAD, node);
+            if (n->geometry.variant == NNT_ACT_GELU) nnti_use(l, op, NNT_X, l->at[in]);
+            else nnti_use(l, op, NNT_Y, l->at[node]);
+        }
+        break;
+    case NNTI_NODE_SOFTMAX:
+        op = nnti_emit_set(l, NNT_OP_SOFTMAX_GRAD, node);
+        nnti_use(l, op, NNT_Y, l->at[node]);
+        break;
+    case NNTI_NODE_MAXPOOL:
+        op = nnti_emit_data(l, NNT_OP_MAXPOOL_GRAD, node, 0);
+        nnti_use(l, op, NNT_AUX, l->aux[node]);
+        break;
+    case NNTI_NODE_AVGPOOL:  nnti_emit_data(l, NNT_OP_AVGPOOL_GRAD, node, 0);  break;
+    case NNTI_NODE_ADAPTIVE: nnti_emit_data(l, NNT_OP_ADAPTIVE_GRAD, node, 0); break;
+    case NNTI_NODE_DROPOUT:
+        if (l->at[node] == l->at[in]) { nnti_give(l, in, l->slot[node].value, l->slot[node].last_op); break; }
+        {   /* the same op on gradients: X is GY, Y is GX */
+            int gx = nnti_new_gradient(l, in);
+            op = nnti_emit(l, NNT_OP_DROPOUT, node);
+            nnti_use(l, op, NNT_X, l->slot[node].value);
+            nnti_use(l, op, NNT_Y, gx);
+            nnti_give(l, in, gx, -1);
+        }
+        break;
+    case NNTI_NODE_NOISE:                   /* additive noise passes the gradient on; values that were replaced don't */
+        if (l->at[node] == l->at[in] || (n->geometry.variant != NNT_NOISE_SALT_PEPPER && !(n->geometry.f[3] > 0))) {
+            nnti_give(l, in, l->slot[node].value, -1);
+        } else {
+            op = nnti_emit_set(l, NNT_OP_NOISE_GRAD, node);
+            nnti_use(l, op, NNT_X, l->at[in]);
+        }
+        break;
+    case NNTI_NODE_ADD:
+        for (i = 0; i < 2; i++) nnti_give(l, nnti_input_of(l->net, node, i), l->slot[node].value, -1);
+        break;
+    case NNTI_NODE_CONCAT:
+        for (i = 0, offset = 0; i < n->inputs; i++) {
+            int from = nnti_input_of(l->net, node, i);
+            if (l->learns[from]) {
+                op = nnti_emit_data(l, NNT_OP_CONCAT_GRAD, node, i);
+                if (!l->failed) {
+                    l->p->ops[op].in_c = l->net->nodes[from].shape[0];
+                    l->p->ops[op].channel_offset = offset;
+                }
+            }
+            offset += l->net->nodes[from].shape[0];
+        }
+        break;
+    default: break;
+    }
+    if (!l->failed) l->shares[l->slot[node].value]--;
+}
+
+/* A value that is there before the first op and is filled from outside. */
+static int nnti_new_given(nnti_lowering *l, int node, const char *what, int64_t per_sample, size_t element)
+{
+    int v = nnti_new_value(l, NNTI_VALUE_ACTIVATION, node, what, nnti_values_bytes(l, per_sample, element));
+    if (!l->failed) (*l->values)[v].first = -1;
+    return v;
+}
+static void nnti_lower_loss(nnti_lowering *l, int node, int program, nnti_plan *plan)
+{
+    const nnti_node *n = &l->net->nodes[node];
+    int in = nnti_input_of(l->net, node, 0), op, gx, cross = n->kind == NNTI_NODE_CROSS_ENTROPY;
+    op = nnti_emit(l, cross ? NNT_OP_CROSS_ENTROPY : NNT_OP_MSE, node);
+    l->p->loss_op = op;
+    nnti_use(l, op, NNT_X, l->at[in]);
+    if (cross) {
+        plan->labels[program] = nnti_new_given(l, node, "labels", 1, sizeof(int32_t));
+        nnti_use(l, op, NNT_LABELS, plan->labels[program]);
+        nnti_use_param(l, op, NNT_W, n->weight);
+    } else {
+        plan->targets[program] = nnti_new_given(l, node, "targets", nnti_volume(l->net->nodes[in].shape), sizeof(float));
+        nnti_use(l, op, NNT_TARGETS, plan->targets[program]);
+    }
+    plan->loss[program] = nnti_new_value(l, NNTI_VALUE_ACTIVATION, node, "loss", nnti_round_up(sizeof(nnt_loss), NNTI_ALIGN));
+    nnti_use(l, op, NNT_LOSS, plan->loss[program]);
+    if (l->training && l->learns[in]) {
+        gx = nnti_new_gradient(l, in);
+        nnti_use(l, op, NNT_GX, gx);
+        nnti_give(l, in, gx, op);
+    }
+}
+
+/* ---- places */
+
+/* Whether the op may write the operand of role `to` over the one of role `from`, when nothing needs that later. */
+static int nnti_in_place(const nnt_op *op, int to, int from)
+{
+    switch (op->kind) {
+    case NNT_OP_ACT: case NNT_OP_DROPOUT: case NNT_OP_NOISE: case NNT_OP_BN_APPLY: case NNT_OP_BN_EVAL:
+        return to == NNT_Y && from == NNT_X;
+    case NNT_OP_ADD:
+        return to == NNT_Y && (from == NNT_X || from == NNT_X2);
+    case NNT_OP_ACT_GRAD: case NNT_OP_NOISE_GRAD: case NNT_OP_SOFTMAX_GRAD:
+        return to == NNT_GX && from == NNT_GY;
+    case NNT_OP_BN_GRAD:
+        return to == NNT_GX && (from == NNT_GY || from == NNT_X) && !(op->flags & NNT_OPF_ACCUMULATE);
+    case NNT_OP_CROSS_ENTROPY: case NNT_OP_MSE:
+        return to == NNT_GX && from == NNT_X;
+    default: return 0;
+    }
+}
+/* Joins storage where an op writes over an operand that dies there. Afterwards v->storage names the value that owns the
+   place, whose first and last cover all that live in it. */
+static void nnti_join_storage(const nnti_program *p, nnti_value *v)
+{
+    int i, to, from;
+    for (i = 0; i < p->count; i++) {
+        const int *o = &p->operands[i * NNT_ROLES];
+        for (to = 0; to < NNT_ROLES; to++) {
+            if (o[to] < 0 || v[o[to]].first != i || v[o[to]].storage != o[to]) continue;
+            for (from = 0; from < NNT_ROLES; from++) {
+                int owner;
+                if (o[from] < 0 || !nnti_in_place(&p->ops[i], to, from)) continue;
+                owner = v[o[from]].storage;
+                if (v[owner].last != i || v[owner].bytes < v[o[to]].bytes) continue;
+                v[o[to]].storage = owner;
+                v[owner].last = v[o[to]].last;
+                break;
+            }
+        }
+    }
+}
+
+typedef struct nnti_place { int value, key_first; size_t bytes, area; } nnti_place;
+static int nnti_by_size(const void *a, const void *b)
+{
+    const nnti_place *x = (const nnti_place *)a, *y = (const nnti_place *)b;
+    if (x->bytes != y->bytes) return x->bytes < y->bytes ? 1 : -1;
+    return x->value - y->value;
+}
+static int nnti_by_area(const void *a, const void *b)
+{
+    const nnti_place *x = (const nnti_place *)a, *y = (const nnti_place *)b;
+    if (x->area != y->area) return x->area < y->area ? 1 : -1;
+    return x->value - y->value;
+}
+static int nnti_by_first(const void *a, const void *b)
+{
+    const nnti_place *x = (const nnti_place *)a, *y = (const nnti_place *)b;
+    if (x->key_first != y->key_first) return x->key_first - y->key_first;
+    return nnti_by_size(a, b);
+}
+/* Each storage at the lowest offset that is free over its life, in the given order (Pisarchyk and Lee, arXiv
+   2001.03288, greedy by size, when the order is that). The arena's bytes. `sorted`: indices of what is placed already,
+   by offset. */
+static size_t nnti_place_all(nnti_value *v, const nnti_place *order, int count, int *sorted)
+{
+    size_t top = 0;
+    int placed = 0, i, j;
+    for (i = 0; i < count; i++) {
+        nnti_value *mine = &v[order[i].value];
+        size_t offset = 0;
+        for (j = 0; j < placed; j++) {
+            const nnti_value *other = &v[sorted[j]];
+            if (other->first > mine->last || other->last < mine->first) continue;
+            if (offset + mine->bytes <= other->offset) break;
+            if (other->offset + other->bytes > offset) offset = other->offset + other->bytes;
+        }
+        mine->offset = offset;
+        for (j = placed++; j > 0 && v[sorted[j - 1]].offset > offset; j--) sorted[j] = sorted[j - 1];
+        sorted[j] = order[i].value;
+        if (offset + mine->bytes > top) top = offset + mine->bytes;
+    }
+    return top;
+}
+/* Offsets for all values: the best of three orders. 0 when scratch memory is out. */
+static int nnti_place_values(const nnt_allocator *a, nnti_value *v, int count, size_t *arena)
+{
+    int (*const orders[3])(const void *, const void *) = { nnti_by_size, nnti_by_area, nnti_by_first };
+    nnti_place *order = (nnti_place *)nnti_zalloc(a, (size_t)count + 1, sizeof *order);
+    int *sorted = (int *)nnti_zalloc(a, (size_t)count + 1, sizeof *sorted);
+    int i, k, best = 0, n = 0, ok = order && sorted;
+    if (ok) {
+        for (i = 0; i < count; i++) {
+            if (v[i].storage != i) continue;
+            order[n].value = i;
+            order[n].key_first = v[i].first;
+            order[n].bytes = v[i].bytes;
+            order[n].area = v[i].bytes / NNTI_ALIGN * (size_t)(v[i].last - v[i].first + 1);
+            n++;
+        }
+        *arena = SIZE_MAX;
+        for (k = 0; k <= 3; k++) {          /* the last round repeats the best */
+            size_t top;
+            qsort(order, (size_t)n, sizeof *order, orders[k < 3 ? k : best]);
+            top = nnti_place_all(v, order, n, sorted);
+            if (top < *arena) { *arena = top; best = k; }
+        }
+        for (i = 0; i < count; i++) v[i].offset = v[v[i].storage].offset;
+    }
+    nnti_free(a, order, ((size_t)count + 1) * sizeof *order);
+    nnti_free(a, sorted, ((size_t)count + 1) * sizeof *sorted);
+    return ok;
+}
+
+/* ---- the whole */
+
+static void nnti_program_free(const nnt_allocator *a, nnti_program *p)
+{
+    nnti_free(a, p->ops, p->cap * sizeof *p->ops);
+    nnti_free(a, p->operands, p->operand_cap * sizeof *p->operands);
+    memset(p, 0, sizeof *p);
+}
+static void nnti_plan_free(const nnt_allocator *a, nnti_plan *plan)
+{
+    nnti_program_free(a, &plan->train);
+    nnti_program_free(a, &plan->predict);
+    nnti_free(a, plan->train_values, plan->train_value_cap * sizeof *plan->train_values);
+    nnti_free(a, plan->predict_values, plan->predict_value_cap * sizeof *plan->predict_values);
+    memset(plan, 0, sizeof *plan);
+}
+
+static void nnti_mark(nnti_lowering *l, int target)
+{
+    const nnt_net *net = l->net;
+    int i, k;
+    l->needed[target] = 1;
+    for (i = target; i >= 0; i--) {
+        if (!l->needed[i]) continue;
+        for (k = 0; k < net->nodes[i].inputs; k++) {
+            l->needed[nnti_input_of(net, i, k)] = 1;
+            l->readers[nnti_input_of(net, i, k)]++;
+        }
+    }
+    for (i = 0; i <= target; i++) {
+        const nnti_node *n = &net->nodes[i];
+        l->learns[i] = (char)(n->weight >= 0 && n->kind != NNTI_NODE_CROSS_ENTROPY);
+        for (k = 0; k < n->inputs; k++) if (l->learns[nnti_input_of(net, i, k)]) l->learns[i] = 1;
+        l->at[i] = l->aux[i] = l->slot[i].value = l->slot[i].last_op = -1;
+    }
+}
+static int nnti_is_loss(const nnti_node *n) { return n->kind == NNTI_NODE_CROSS_ENTROPY || n->kind == NNTI_NODE_MSE; }
+
+/* Records one program up to node `target`. */
+static void nnti_lower_program(nnti_lowering *l, nnti_plan *plan, int program, int target)
+{
+    const nnt_net *net = l->net;
+    const nnti_node *t = &net->nodes[target];
+    int last = nnti_is_loss(t) ? nnti_input_of(net, target, 0) : target, i;
+    l->p->loss_op = -1;
+    l->target = last;
+    nnti_mark(l, target);
+    for (i = 0; i <= last && !l->failed; i++) if (l->needed[i]) nnti_lower_forward(l, i);
+    if (l->failed) return;
+    plan->x[program] = l->at[net->input];
+    if (nnti_is_loss(t)) nnti_lower_loss(l, target, program, plan);
+    if (l->training)
+        for (i = last; i >= 0 && !l->failed; i--) if (l->needed[i] && l->learns[i]) nnti_lower_backward(l, i);
+    if (l->failed) return;
+    if (l->training) {
+        for (i = 0; i <= last; i++) {       /* running statistics move once a step, when its loss is known to be finite */
+            int op;
+            if (!l->needed[i] || net->nodes[i].kind != NNTI_NODE_BATCHNORM) continue;
+            op = nnti_emit(l, NNT_OP_BN_RUNNING, i);
+            nnti_use(l, op, NNT_STATS, l->aux[i]);
+            nnti_use_param(l, op, NNT_RUNNING, net->nodes[i].running);
+            l->p->update_ops++;
+        }
+    } else {
+        plan->output = l->at[last];
+        (*l->values)[plan->output].last = nnti_max((*l->values)[plan->output].last, l->p->count);
+    }
+    if (plan->loss[program] >= 0 && !l->failed) (*l->values)[plan->loss[program]].last = l->p->count;
+}
+
+/* Workspace: a value of its own that lives during the one op; the op's at[] stays to be resolved. */
+static void nnti_add_workspace(nnti_lowering *l, const nnti_open_device *on)
+{
+    int i, count = l->p->count;
+    if (!on->backend->workspace) return;
+    for (i = 0; i < count && !l->failed; i++) {
+        nnt_op *op = &l->p->ops[i];
+        size_t bytes = on->backend->workspace(on->device, op, l->batch);
+        int v;
+        op->workspace_bytes = bytes;
+        if (!bytes) continue;
+        v = nnti_new_value(l, NNTI_VALUE_WORKSPACE, op->node - 1, "workspace", bytes > SIZE_MAX - NNTI_ALIGN ? 0 : nnti_round_up(bytes, NNTI_ALIGN));
+        if (l->failed) return;
+        (*l->values)[v].first = (*l->values)[v].last = i;
+    }
+}
+
+static nnt_result nnti_plan_program(nnt_net *net, nnti_plan *plan, int program, int target, int batch, const nnti_open_device *on, size_t *arena)
+{
+    nnti_lowering l;
+    size_t nodes = (size_t)net->node_count;
+    size_t slot_bytes = nodes * sizeof *l.slot;
+    int *ints;
+    char *chars;
+    memset(&l, 0, sizeof l);
+    l.net = net;
+    l.batch = batch;
+    l.training = program == 0;
+    l.p = program ? &plan->predict : &plan->train;
+    l.values = program ? &plan->predict_values : &plan->train_values;
+    l.value_cap = program ? &plan->predict_value_cap : &plan->train_value_cap;
+    l.value_count = program ? &plan->predict_value_count : &plan->train_value_count;
+    plan->labels[program] = plan->targets[program] = plan->loss[program] = -1;
+    ints = (int *)nnti_zalloc(&net->a, nodes * 3, sizeof *ints);
+    chars = (char *)nnti_zalloc(&net->a, nodes * 3, 1);
+    l.slot = (nnti_grad_slot *)nnti_zalloc(&net->a, nodes, sizeof *l.slot);
+    *arena = 0;
+    if (!ints || !chars || !l.slot) {
+        l.failed = (int)nnti_set_error(&net->error, NNT_ERR_MEMORY, "compile: out of memory while planning");
+    } else {
+        l.at = ints;
+        l.aux = ints + nodes;
+        l.readers = ints + 2 * nodes;
+        l.needed = chars;
+        l.learns = chars + nodes;
+        l.fused = chars + 2 * nodes;
+        nnti_lower_program(&l, plan, program, target);
+        if (!l.failed) nnti_add_workspace(&l, on);
+        if (!l.failed) {
+            nnti_join_storage(l.p, *l.values);
+            if (!nnti_place_values(&net->a, *l.values, *l.value_count, arena))
+                l.failed = (int)nnti_set_error(&net->error, NNT_ERR_MEMORY, "compile: out of memory while planning");
+        }
+    }
+    nnti_free(&net->a, ints, nodes * 3 * sizeof *ints);
+    nnti_free(&net->a, chars, nodes * 3);
+    nnti_free(&net->a, l.slot, slot_bytes);
+    nnti_free(&net->a, l.shares, l.share_cap * sizeof *l.shares);
+    return (nnt_result)l.failed;
+}
+
+/* Bytes alive at op i, by kind; a value that several share counts once, as what owns the place. */
+static size_t nnti_alive(const nnti_value *v, int count, int op, size_t by_kind[3])
+{
+    size_t sum = 0;
+    int i;
+    by_kind[0] = by_kind[1] = by_kind[2] = 0;
+    for (i = 0; i < count; i++) {
+        if (v[i].storage != i || v[i].first > op || v[i].last < op) continue;
+        by_kind[v[i].kind] += v[i].bytes;
+        sum += v[i].bytes;
+    }
+    return sum;
+}
+
+/* Where parameters lie, in floats: trained ones first, each at a multiple of 16; then running statistics, the variance
+   right behind its mean, and constants. 0 when that passes size_t. */
+static int nnti_place_params(nnt_net *net, nnti_plan *plan)
+{
+    size_t at = 0;
+    int pass, i;
+    for (pass = 0; pass < 2; pass++) {
+        for (i = 0; i < net->param_count; i++) {
+            nnti_param *p = &net->params[i];
+            if ((p->kind == NNTI_PARAM_TRAINED) != (pass == 0)) continue;
+            if (!(p->kind == NNTI_PARAM_RUNNING && i > 0 && net->params[i - 1].kind == NNTI_PARAM_RUNNING && net->params[i - 1].node == p->node))
+                at = nnti_round_up(at, NNTI_ALIGN / sizeof(float));
+            p->offset = at;
+            if ((uint64_t)p->count > SIZE_MAX / 8 / sizeof(float) || !nnti_add_size(at, (size_t)p->count, &at) || at > SIZE_MAX / 8 / sizeof(float)) return 0;
+        }
+        at = nnti_round_up(at, NNTI_ALIGN / sizeof(float));
+        if (pass == 0) plan->trained_floats = at;
+    }
+    plan->persistent_floats = at - plan->trained_floats;
+    return 1;
+}
+
+static int nnti_moments(const nnt_optimizer *o)
+{
+    switch (o->kind) {
+    case NNT_OPTIMIZER_SGD:   return o->momentum != 0 ? 1 : 0;
+    case NNT_OPTIMIZER_ADAM:
+    case NNT_OPTIMIZER_ADAMW: return 2;
+    default:                  return 0;
+    }
+}
+
+/* Both programs and all figures for one batch. On an error the plan is empty. */
+static nnt_result nnti_make_plan(nnt_net *net, int target, const nnt_compile_desc *d, const nnti_open_device *on, nnti_plan *plan)
+{
+    nnt_memory *m = &plan->memory;
+    int loss = nnti_is_loss(&net->nodes[target]), trains = loss && d->optimizer.kind != NNT_OPTIMIZER_NONE, i;
+    size_t arena[2] = { 0, 0 }, by_kind[3];
+    nnt_result r = NNT_OK;
+    memset(plan, 0, sizeof *plan);
+    if (!nnti_place_params(net, plan))
+        return nnti_set_error(&net->error, NNT_ERR_MEMORY, "compile: the parameters pass the address space");
+    if (trains) r = nnti_plan_program(net, plan, 0, target, d->batch, on, &arena[0]);
+    if (!r) r = nnti_plan_program(net, plan, 1, target, d->batch, on, &arena[1]);
+    if (r) { nnti_plan_free(&net->a, plan); return r; }
+
+    m->params = (plan->trained_floats + plan->persistent_floats) * sizeof(float);
+    m->grads = trains ? plan->trained_floats * sizeof(float) : 0;
+    m->optimizer = trains ? plan->trained_floats * sizeof(float) * (size_t)nnti_moments(&d->optimizer) : 0;
+    if (trains && d->optimizer.clip_norm > 0) {     /* the sum of squares, then what taking it needs */
+        nnt_op norm;
+        memset(&norm, 0, sizeof norm);
+        norm.kind = NNT_OP_GRAD_NORM;
+        norm.count = (int64_t)plan->trained_floats;
+        plan->norm_workspace = on->backend->workspace ? nnti_round_up(on->backend->workspace(on->device, &norm, d->batch), NNTI_ALIGN) : 0;
+        m->optimizer += NNTI_ALIGN + plan->norm_workspace;
+    }
+    m->fixed = m->params + m->grads + m->optimizer;
+    m->arena = arena[0] > arena[1] ? arena[0] : arena[1];
+    m->ops_train = plan->train.count;
+    m->ops_predict = plan->predict.count;
+    for (i = 0; i < (trains ? plan->train.count : plan->predict.count); i++) {
+        size_t alive = trains ? nnti_alive(plan->train_values, plan->train_value_count, i, by_kind)
+                              : nnti_alive(plan->predict_values, plan->predict_value_count, i, by_kind);
+        if (alive <= m->peak) continue;
+        m->peak = alive;
+        m->peak_op = i;
+        m->activations = by_kind[NNTI_VALUE_ACTIVATION];
+        m->gradients = by_kind[NNTI_VALUE_GRADIENT];
+        m->workspace = by_kind[NNTI_VALUE_WORKSPACE];
+    }
+    if (!nnti_add_size(m->fixed, m->arena, &m->total)) {
+        nnti_plan_free(&net->a, plan);
+        return nnti_set_error(&net->error, NNT_ERR_MEMORY, "compile: batch %d passes the address space; use a smaller batch", d->batch);
+    }
+    return NNT_OK;
+}
+
+#ifndef NNT_NO_STDIO
+/* ============================================================================
+   >>file    Files: read at a position; written beside, flushed, then renamed
+   Hands out handles and the system's error numbers; knows nothing of what the files hold. A save that is killed at any
+   moment leaves the old file or the new one, and at most one temporary file, which the next save takes away.
+   ============================================================================ */
+
+enum {                                      /* beside the system's own error numbers, which are positive */
+    NNTI_SYSTEM_OK = 0,
+    NNTI_SYSTEM_ENDED = -1,
+    NNTI_SYSTEM_NOT_A_FILE = -2,
+    NNTI_SYSTEM_BUSY = -3
+};
+enum { NNTI_TEMPORARIES = 16, NNTI_TEMPORARY_SUFFIX = 16 };     /* names tried; room for ".tmp-15" and the final 0 */
+enum { NNTI_FILE_BLOCK = 65536 };                               /* a multiple of 8 */
+
+typedef intptr_t nnti_handle;                                   /* a descriptor or a HANDLE; -1: none */
+
+/* Where bytes are read from. read_fn fills `bytes` bytes from position `at` on, or returns an error number. */
+typedef struct nnti_source {
+    int   (*read_fn)(void *user, int64_t at, void *to, size_t bytes);
+    void   *user;
+    int64_t length;
+} nnti_source;
+
+/* The system calls of a save, so that tests can make each one fail. write_fn may take fewer bytes than it is given and
+   returns how many, or minus an error number; the others return an error number. */
+typedef struct nnti_file_calls {
+    int64_t (*write_fn)(void *user, nnti_handle h, const void *p, size_t bytes);
+    int     (*flush_fn)(void *user, nnti_handle h);
+    int     (*close_fn)(void *user, nnti_handle h);
+    int     (*rename_fn)(void *user, const char *from, const char *to);
+    void     *user;
+} nnti_file_calls;
+
+#if defined(NNTI_WINDOWS)
+static int nnti_system_error(void) { return (int)GetLastError(); }
+static HANDLE nnti_system_handle(nnti_handle h) { return (HANDLE)h; }
+
+static int nnti_file_open(const char *path, nnti_handle *h, int64_t *length)
+{
+    LARGE_INTEGER size;
+    HANDLE file = CreateFileA(path, GENERIC_READ, FILE_SHARE_READ | FILE_SHARE_DELETE, NULL, OPEN_EXISTING, 0, NULL);
+    if (file == INVALID_HANDLE_VALUE) return nnti_system_error();
+    if (GetFileType(file) != FILE_TYPE_DISK || !GetFileSizeEx(file, &size)) {
+        CloseHandle(file);
+        return NNTI_SYSTEM_NOT_A_FILE;
+    }
+    *h = (nnti_handle)file;
+    *length = (int64_t)size.QuadPart;
+    return NNTI_SYSTEM_OK;
+}
+static int nnti_file_read_at(void *user, int64_t at, void *to, size_t bytes)
+{
+    HANDLE file = nnti_system_handle(*(const nnti_handle *)user);
+    LARGE_INTEGER position;
+    DWORD got = 0;
+    position.QuadPart = at;
+    if (!SetFilePointerEx(file, position, NULL, FILE_BEGIN) || !ReadFile(file, to, (DWORD)bytes, &got, NULL))
+        return nnti_system_error();
+    return (size_t)got == bytes ? NNTI_SYSTEM_OK : NNTI_SYSTEM_ENDED;
+}
+static int64_t nnti_file_write(void *user, nnti_handle h, const void *p, size_t bytes)
+{
+    DWORD written = 0;
+    (void)user;
+    if (!WriteFile(nnti_system_handle(h), p, (DWORD)bytes, &written, NULL)) return -(int64_t)nnti_system_error();
+    return (int64_t)written;
+}
+static int nnti_file_flush(void *user, nnti_handle h)
+{
+    (void)user;
+    return FlushFileBuffers(nnti_system_handle(h)) ? NNTI_SYSTEM_OK : nnti_system_error();
+}
+static int nnti_file_close(void *user, nnti_handle h)
+{
+    (void)user;
+    return CloseHandle(nnti_system_handle(h)) ? NNTI_SYSTEM_OK : nnti_system_error();
+}
+static int nnti_file_rename(void *user, const char *from, const char *to)
+{
+    (void)user;
+    if (MoveFileExA(from, to, MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH)) return NNTI_SYSTEM_OK;
+    return nnti_system_error();
+}
+static void nnti_file_remove(const char *path) { DeleteFileA(path); }
+
+/* Opens path.tmp-0, or with a higher number when another save is at it: sharing keeps a second writer out. The file may
+   be renamed while it is open. */
+static int nnti_temporary_open(const char *path, char *name, size_t cap, nnti_handle *h)
+{
+    int k;
+    for (k = 0; k < NNTI_TEMPORARIES; k++) {
+        HANDLE file;
+        nnti_format(name, cap, "%s.tmp-%d", path, k);
+        file = CreateFileA(name, GENERIC_WRITE, FILE_SHARE_READ | FILE_SHARE_DELETE, NULL, CREATE_ALWAYS, 0, NULL);
+        *h = (nnti_handle)file;
+        if (file != INVALID_HANDLE_VALUE) return NNTI_SYSTEM_OK;
+        if (GetLastError() != ERROR_SHARING_VIOLATION) return nnti_system_error();
+    }
+    return NNTI_SYSTEM_BUSY;
+}
+/* Folders can't be opened here; MOVEFILE_WRITE_THROUGH stands in. */
+static int nnti_folder_open(char *name, const char *path, nnti_handle *h)
+{
+    (void)name; (void)path; (void)h;
+    return 0;
+}
+static const char *nnti_system_text(int code)
+{
+    switch (code) {
+    case NNTI_SYSTEM_ENDED:       return "it ended early; something else changed it meanwhile";
+    case NNTI_SYSTEM_NOT_A_FILE:  return "it is not a regular file";
+    case NNTI_SYSTEM_BUSY:        return "too many saves to this path at once";
+    case ERROR_FILE_NOT_FOUND:    return "no such file or folder";
+    case ERROR_PATH_NOT_FOUND:    return "no such file or folder";
+    case ERROR_ACCESS_DENIED:     return "permission denied";
+    case ERROR_SHARING_VIOLATION: return "another program has it open";
+    case ERROR_DISK_FULL:         return "no space left on the disk";
+    default:                      return NULL;
+    }
+}
+#else
+#include <sys/file.h>
+
+static int nnti_file_open(const char *path, nnti_handle *h, int64_t *length)
+{
+    struct stat s;
+    int file;
+    if (stat(path, &s) != 0) return errno;
+    if (!S_ISREG(s.st_mode)) return NNTI_SYSTEM_NOT_A_FILE;     /* before open, which waits at a pipe */
+    do file = open(path, O_RDONLY); while (file < 0 && errno == EINTR);
+    if (file < 0) return errno;
+    if (fstat(file, &s) != 0) {
+        int code = errno;
+        close(file);
+        return code;
+    }
+    *h = file;
+    *length = (int64_t)s.st_size;
+    return NNTI_SYSTEM_OK;
+}
+static int nnti_file_read_at(void *user, int64_t at, void *to, size_t bytes)
+{
+    int file = (int)*(const nnti_handle *)user;
+    char *p = (char *)to;
+    if (lseek(file, (off_t)at, SEEK_SET) < 0) return errno;
+    while (bytes > 0) {
+        ssize_t got = read(file, p, bytes);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return errno;
+        if (got == 0) return NNTI_SYSTEM_ENDED;
+        p += got;
+        bytes -= (size_t)got;
+    }
+    return NNTI_SYSTEM_OK;
+}
+static int64_t nnti_file_write(void *user, nnti_handle h, const void *p, size_t bytes)
+{
+    ssize_t written;
+    (void)user;
+    do written = write((int)h, p, bytes); while (written < 0 && errno == EINTR);
+    return written < 0 ? -(int64_t)errno : (int64_t)written;
+}
+static int nnti_file_flush(void *user, nnti_handle h)
+{
+    int r;
+    (void)user;
+    do r = fsync((int)h); while (r != 0 && errno == EINTR);
+    return r != 0 ? errno : NNTI_SYSTEM_OK;
+}
+static int nnti_file_close(void *user, nnti_handle h)
+{
+    (void)user;
+    return close((int)h) != 0 && errno != EINTR ? errno : NNTI_SYSTEM_OK;   /* interrupted: closed all the same */
+}
+static int nnti_file_rename(void *user, const char *from, const char *to)
+{
+    (void)user;
+    return rename(from, to) != 0 ? errno : NNTI_SYSTEM_OK;
+}
+static void nnti_file_remove(const char *path) { (void)unlink(path); }
+
+static int nnti_file_is_named(int file, const char *name)
+{
+    struct stat a, b;
+    return fstat(file, &a) == 0 && stat(name, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+/* Removes a temporary file that nobody holds a lock on: its writer was killed. 0 when somebody works on it. */
+static int nnti_temporary_reclaim(const char *name)
+{
+    int file = open(name, O_RDWR), stale;
+    if (file < 0) return 0;
+    stale = flock(file, LOCK_EX | LOCK_NB) == 0 && nnti_file_is_named(file, name) && unlink(name) == 0;
+    close(file);
+    return stale;
+}
+/* Creates path.tmp-0, or with a higher number when another save is at it, and locks it until it is closed, which has to
+   be after the rename. Names that depended on the process would pile up when processes are killed again and again. */
+static int nnti_temporary_open(const char *path, char *name, size_t cap, nnti_handle *h)
+{
+    struct stat old;
+    mode_t mode = 0666;
+    int k = 0, tries;
+    if (stat(path, &old) == 0) {
+        if (!S_ISREG(old.st_mode)) return NNTI_SYSTEM_NOT_A_FILE;
+        mode = old.st_mode & 0777;          /* a private file stays private */
+    }
+    for (tries = 0; tries < 4 * NNTI_TEMPORARIES && k < NNTI_TEMPORARIES; tries++) {
+        int file;
+        nnti_format(name, cap, "%s.tmp-%d", path, k);
+        file = open(name, O_RDWR | O_CREAT | O_EXCL, mode);
+        if (file >= 0) {
+            /* Another process may reclaim the name between open and flock. File systems without locks fail with other
+               codes: there O_EXCL alone keeps writers apart, and nothing is reclaimed. */
+            int locked = flock(file, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+            *h = file;
+            if (locked && nnti_file_is_named(file, name)) return NNTI_SYSTEM_OK;
+            close(file);
+        } else if (errno != EEXIST && errno != EINTR) {
+            return errno;
+        } else if (errno == EEXIST && !nnti_temporary_reclaim(name)) {
+            k++;
+        }
+    }
+    return NNTI_SYSTEM_BUSY;
+}
+/* The folder that path lies in; name has room for path. 0 where it can't be opened: then it isn't flushed. */
+static int nnti_folder_open(char *name, const char *path, nnti_handle *h)
+{
+    const char *slash = strrchr(path, '/');
+    size_t n = slash == path ? 1 : slash ? (size_t)(slash - path) : 0;
+    memcpy(name, n ? path : ".", n ? n : 1);
+    name[n ? n : 1] = 0;
+    *h = open(name, O_RDONLY);
+    return *h >= 0;
+}
+static const char *nnti_system_text(int code)
+{
+    switch (code) {
+    case NNTI_SYSTEM_ENDED:      return "it ended early; something else changed it meanwhile";
+    case NNTI_SYSTEM_NOT_A_FILE: return "it is not a regular file";
+    case NNTI_SYSTEM_BUSY:       return "too many saves to this path at once";
+    case ENOENT:                 return "no such file or folder";
+    case ENOTDIR:                return "a part of its path is not a folder";
+    case EACCES: case EPERM:     return "permission denied";
+    case EROFS:                  return "the file system is read-only";
+    case ENOSPC:                 return "no space left on the disk";
+    case ENAMETOOLONG:           return "the name is too long";
+    case EMFILE: case ENFILE:    return "too many open files";
+    case EIO:                    return "the disk reported an error";
+    default:                     return NULL;
+    }
+}
+#endif
+
+typedef struct nnti_reason { char text[64]; } nnti_reason;
+
+/* What an error number means, in words that depend on no locale. */
+static const char *nnti_reason_text(nnti_reason *r, int code)
+{
+    const char *known = nnti_system_text(code);
+    if (known) return known;
+    nnti_format(r->text, sizeof r->text, "system error %d", code);
+    return r->text;
+}
+static nnti_file_calls nnti_file_calls_default(void)
+{
+    nnti_file_calls c;
+    c.write_fn = nnti_file_write;
+    c.flush_fn = nnti_file_flush;
+    c.close_fn = nnti_file_close;
+    c.rename_fn = nnti_file_rename;
+    c.user = NULL;
+    return c;
+}
+
+/* Collects what is written into blocks. The first failure stays, later puts do nothing. */
+typedef struct nnti_writer {
+    const nnti_file_calls *calls;
+    nnti_handle    h;
+    unsigned char *block;                   /* NNTI_FILE_BLOCK bytes */
+    size_t         used;
+    int            code;                    /* error number */
+} nnti_writer;
+
+static void nnti_writer_flush(nnti_writer *w)
+{
+    size_t done = 0;
+    while (!w->code && done < w->used) {
+        int64_t n = w->calls->write_fn(w->calls->user, w->h, w->block + done, w->used - done);
+        if (n > 0) done += (size_t)n;
+        else w->code = n < 0 ? (int)-n : NNTI_SYSTEM_ENDED;
+    }
+    w->used = 0;
+}
+static void nnti_writer_put(nnti_writer *w, const void *p, size_t bytes)
+{
+    const char *from = (const char *)p;
+    while (bytes > 0) {
+        size_t n = bytes < NNTI_FILE_BLOCK - w->used ? bytes : NNTI_FILE_BLOCK - w->used;
+        memcpy(w->block + w->used, from, n);
+        w->used += n;
+        from += n;
+        bytes -= n;
+        if (w->used == NNTI_FILE_BLOCK) nnti_writer_flush(w);
+    }
+}
+
+/* ============================================================================
+   >>safetensors    Weights in a file: 8 bytes header length, a JSON header, the values
+   github.com/huggingface/safetensors. Reads and writes arrays in host memory by name; whose arrays they are is up to
+   the caller. Nothing that a file says is used before it was checked against the file's length.
+   ============================================================================ */
+
+enum { NNTI_ST_HEADER_MAX = 100000000 };    /* the format's own limit */
+enum { NNTI_JSON_DEPTH = 100 };             /* of values that we pass over; the reference stops at 125 */
+enum { NNTI_ST_SHAPE_TEXT = 96, NNTI_ST_NAME_TEXT = 112 };
+
+typedef struct nnti_file_tensor { const char *name; int rank; int64_t size[4]; float *data; } nnti_file_tensor;
+typedef struct nnti_file_pair { const char *key, *value; } nnti_file_pair;
+
+/* The first four are those whose values we read; of the others only the size matters. */
+enum { NNTI_ST_F32, NNTI_ST_F64, NNTI_ST_F16, NNTI_ST_BF16, NNTI_ST_READABLE };
+typedef struct nnti_st_dtype { const char *name; int bits; } nnti_st_dtype;
+static const nnti_st_dtype nnti_st_dtypes[] = {
+    { "F32", 32 }, { "F64", 64 }, { "F16", 16 }, { "BF16", 16 },
+    { "BOOL", 8 }, { "U8", 8 }, { "I8", 8 }, { "U16", 16 }, { "I16", 16 }, { "U32", 32 }, { "I32", 32 },
+    { "U64", 64 }, { "I64", 64 }, { "C64", 64 }, { "F4", 4 }, { "F6_E2M3", 6 }, { "F6_E3M2", 6 }, { "F8_E5M2", 8 },
+    { "F8_E4M3", 8 }, { "F8_E8M0", 8 }, { "F8_E4M3FNUZ", 8 }, { "F8_E5M2FNUZ", 8 }
+};
+
+/* A tensor of a file. Strings lie in the header, without a final 0. */
+typedef struct nnti_st_entry {
+    const char *name, *dtype;
+    size_t      name_length, dtype_length;
+    int         kind;                       /* index in nnti_st_dtypes; -1: unknown */
+    int         rank;                       /* may pass 4; size has the first four then */
+    int64_t     size[4];
+    int64_t     count;                      /* values; -1: more than 2^62 */
+    int64_t     begin, end;                 /* bytes in the data */
+} nnti_st_entry;
+
+typedef struct nnti_st {
+    const nnt_allocator *a;
+    const nnti_source   *source;
+    const char          *path;              /* for sentences */
+    nnti_error          *e;
+    char                *header;
+    size_t               header_length;
+    nnti_st_entry       *entries;           /* once opened: sorted by name */
+    size_t               count, cap;
+} nnti_st;
+
+static nnt_result nnti_st_fail(const nnti_st *f, nnt_result code, const char *format, ...)
+{
+    nnti_text t;
+    va_list args;
+    if (!f->e) return code;
+    t = nnti_text_begin(f->e->text, sizeof f->e->text);
+    nnti_put(&t, "load '%s': ", f->path);
+    va_start(args, format);
+    nnti_vformat(&t, format, args);
+    va_end(args);
+    nnti_text_end(&t);
+    f->e->code = (int)code;
+    return code;
+}
+static nnt_result nnti_st_memory(const nnti_st *f, size_t bytes)
+{
+    return nnti_st_fail(f, NNT_ERR_MEMORY, "out of memory; needs %B more", bytes);
+}
+/* 64x3x3x3; a single value is "scalar". */
+static const char *nnti_st_sizes_text(char text[NNTI_ST_SHAPE_TEXT], int rank, const int64_t *size)
+{
+    nnti_text t = nnti_text_begin(text, NNTI_ST_SHAPE_TEXT);
+    int i;
+    if (rank == 0) nnti_put_string(&t, "scalar");
+    for (i = 0; i < nnti_min(rank, 4); i++) nnti_put(&t, i ? "x%I" : "%I", size[i]);
+    if (rank > 4) nnti_put(&t, "x... (%d sizes)", rank);
+    nnti_text_end(&t);
+    return text;
+}
+/* s as it stands inside a JSON string. */
+static void nnti_put_json(nnti_text *t, const char *s, size_t length)
+{
+    static const char hex[] = "0123456789abcdef";
+    size_t i;
+    for (i = 0; i < length; i++) {
+        unsigned char c = (unsigned char)s[i];
+        if (c == '"' || c == '\\') nnti_put_char(t, '\\');
+        if (c >= 0x20) nnti_put_char(t, s[i]);
+        else nnti_put(t, "\\u00%c%c", hex[c >> 4], hex[c & 15]);
+    }
+}
+/* A name as it may stand in a sentence: control characters escaped, cut when long, but never inside a character. */
+static const char *nnti_st_name_text(char text[NNTI_ST_NAME_TEXT], const char *s, size_t length)
+{
+    nnti_text t = nnti_text_begin(text, NNTI_ST_NAME_TEXT);
+    size_t i, next;
+    for (i = 0; i < length; i = next) {
+        next = i + 1;
+        while (next < length && ((unsigned char)s[next] & 0xC0) == 0x80) next++;
+        if (t.length + (next - i) * 6 + 4 > NNTI_ST_NAME_TEXT) { nnti_put_string(&t, "..."); break; }
+        if ((unsigned char)s[i] < 0x20) nnti_put_json(&t, s + i, next - i);
+        else while (i < next) nnti_put_char(&t, s[i++]);
+    }
+    nnti_text_end(&t);
+    return text;
+}
+
+/* UTF-8 as in RFC 3629: shortest form, no surrogates, up to U+10FFFF. */
+static int nnti_utf8_valid(const char *text, size_t length)
+{
+    const unsigned char *s = (const unsigned char *)text, *end = s + length;
+    while (s < end) {
+        unsigned c = *s++, low = 0x80, high = 0xBF;     /* bounds of the byte after c */
+        int more;
+        if (c < 0x80) continue;
+        if (c < 0xC2 || c > 0xF4) return 0;
+        more = c < 0xE0 ? 1 : c < 0xF0 ? 2 : 3;
+        if (c == 0xE0) low = 0xA0;
+        if (c == 0xED) high = 0x9F;
+        if (c == 0xF0) low = 0x90;
+        if (c == 0xF4) high = 0x8F;
+        for (; more > 0; more--, low = 0x80, high = 0xBF)
+            if (s == end || *s < low || *s++ > high) return 0;
+    }
+    return 1;
+}
+static char *nnti_utf8_encode(char *to, uint32_t code)
+{
+    if (code < 0x80) {
+        *to++ = (char)code;
+        return to;
+    }
+    if (code < 0x800) {
+        *to++ = (char)(0xC0 | code >> 6);
+    } else if (code < 0x10000) {
+        *to++ = (char)(0xE0 | code >> 12);
+        *to++ = (char)(0x80 | (code >> 6 & 63));
+    } else {
+        *to++ = (char)(0xF0 | code >> 18);
+        *to++ = (char)(0x80 | (code >> 12 & 63));
+        *to++ = (char)(0x80 | (code >> 6 & 63));
+    }
+    *to++ = (char)(0x80 | (code & 63));
+    return to;
+}
+
+/* A strict JSON reader (RFC 8259) over a text whose UTF-8 was checked. Functions return 0 after a fault; `expected`
+   then says what should have stood at `at`. Strings are decoded in place: what they decode to is never longer. */
+typedef struct nnti_json { char *text; size_t at, length; const char *expected; } nnti_json;
+
+static int nnti_json_fail(nnti_json *j, const char *expected)
+{
+    if (!j->expected) j->expected = expected;
+    return 0;
+}
+static int nnti_json_peek(const nnti_json *j) { return j->at < j->length ? (unsigned char)j->text[j->at] : -1; }
+static int nnti_json_digit(const nnti_json *j) { return nnti_json_peek(j) >= '0' && nnti_json_peek(j) <= '9'; }
+static void nnti_json_space(nnti_json *j)
+{
+    int c;
+    while ((c = nnti_json_peek(j)) == ' ' || c == '\t' || c == '\n' || c == '\r') j->at++;
+}
+static int nnti_json_take(nnti_json *j, char c)
+{
+    nnti_json_space(j);
+    if (nnti_json_peek(j) != c) return 0;
+    j->at++;
+    return 1;
+}
+static int nnti_json_need(nnti_json *j, char c, const char *expected)
+{
+    return nnti_json_take(j, c) || nnti_json_fail(j, expected);
+}
+static int nnti_json_hex4(nnti_json *j, uint32_t *code)
+{
+    int i;
+    *code = 0;
+    for (i = 0; i < 4; i++) {
+        int c = nnti_json_peek(j);
+        int v = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10
+              : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+        if (v < 0) return nnti_json_fail(j, "four hexadecimal digits");
+        *code = *code << 4 | (uint32_t)v;
+        j->at++;
+    }
+    return 1;
+}
+/* What follows a backslash. */
+static int nnti_json_escape(nnti_json *j, char **to)
+{
+    static const char letters[] = "\"\\/bfnrt", meanings[] = "\"\\/\b\f\n\r\t";
+    int c = nnti_json_peek(j);
+    const char *letter = c > 0 ? strchr(letters, c) : NULL;
+    uint32_t code, low;
+    if (letter) {
+        *(*to)++ = meanings[letter - letters];
+        j->at++;
+        return 1;
+    }
+    if (c != 'u') return nnti_json_fail(j, "an escape that JSON knows");
+    j->at++;
+    if (!nnti_json_hex4(j, &code)) return 0;
+    if (code >= 0xD800 && code < 0xE000) {
+        if (code >= 0xDC00 || j->length - j->at < 2 || j->text[j->at] != '\\' || j->text[j->at + 1] != 'u')
+            return nnti_json_fail(j, "both halves of a surrogate pair");
+        j->at += 2;
+        if (!nnti_json_hex4(j, &low)) return 0;
+        if (low < 0xDC00 || low >= 0xE000) return nnti_json_fail(j, "both halves of a surrogate pair");
+        code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
+    }
+    *to = nnti_utf8_encode(*to, code);
+    return 1;
+}
+static int nnti_json_string(nnti_json *j, const char **s, size_t *length)
+{
+    char *to;
+    int c;
+    if (!nnti_json_need(j, '"', "a string")) return 0;
+    *s = to = j->text + j->at;
+    while ((c = nnti_json_peek(j)) != '"') {
+        if (c < 0x20) return nnti_json_fail(j, c < 0 ? "the end of a string" : "no control character");
+        j->at++;
+        if (c != '\\') *to++ = (char)c;
+        else if (!nnti_json_escape(j, &to)) return 0;
+    }
+    j->at++;
+    *length = (size_t)(to - *s);
+    return 1;
+}
+static int nnti_json_key(nnti_json *j, const char **s, size_t *length)
+{
+    return nnti_json_string(j, s, length) && nnti_json_need(j, ':', "':'");
+}
+static int nnti_json_count(nnti_json *j, int64_t *v)
+{
+    size_t first;
+    nnti_json_space(j);
+    first = j->at;
+    *v = 0;
+    for (; nnti_json_digit(j); j->at++) {
+        int digit = nnti_json_peek(j) - '0';
+        if (*v > (INT64_MAX - digit) / 10) return nnti_json_fail(j, "a number below 2^63");
+        *v = *v * 10 + digit;
+    }
+    if (j->at == first || (j->text[first] == '0' && j->at > first + 1)) return nnti_json_fail(j, "a whole number");
+    return 1;
+}
+static int nnti_json_digits(nnti_json *j)
+{
+    if (!nnti_json_digit(j)) return nnti_json_fail(j, "a digit");
+    while (nnti_json_digit(j)) j->at++;
+    return 1;
+}
+static int nnti_json_skip_number(nnti_json *j)
+{
+    int c = nnti_json_peek(j);
+    if (c == '-') j->at++;
+    if (nnti_json_peek(j) == '0') j->at++;
+    else if (!nnti_json_digits(j)) return 0;
+    if (nnti_json_peek(j) == '.') {
+        j->at++;
+        if (!nnti_json_digits(j)) return 0;
+    }
+    if ((c = nnti_json_peek(j)) == 'e' || c == 'E') {
+        j->at++;
+        if ((c = nnti_json_peek(j)) == '+' || c == '-') j->at++;
+        if (!nnti_json_digits(j)) return 0;
+    }
+    return 1;
+}
+/* Passes over any value, which may nest `depth` deep. */
+static int nnti_json_skip(nnti_json *j, int depth)
+{
+    static const char *const words[] = { "true", "false", "null" };
+    const char *s;
+    size_t n;
+    int i;
+    if (depth == 0) return nnti_json_fail(j, "less nesting");
+    if (nnti_json_take(j, '{')) {
+        if (nnti_json_take(j, '}')) return 1;
+        do {
+            if (!nnti_json_key(j, &s, &n) || !nnti_json_skip(j, depth - 1)) return 0;
+        } while (nnti_json_take(j, ','));
+        return nnti_json_need(j, '}', "',' or '}'");
+    }
+    if (nnti_json_take(j, '[')) {
+        if (nnti_json_take(j, ']')) return 1;
+        do {
+            if (!nnti_json_skip(j, depth - 1)) return 0;
+        } while (nnti_json_take(j, ','));
+        return nnti_json_need(j, ']', "',' or ']'");
+    }
+    if (nnti_json_peek(j) == '"') return nnti_json_string(j, &s, &n);
+    for (i = 0; i < 3; i++) {
+        n = strlen(words[i]);
+        if (j->length - j->at >= n && memcmp(j->text + j->at, words[i], n) == 0) {
+            j->at += n;
+            return 1;
+        }
+    }
+    return (nnti_json_peek(j) == '-' || nnti_json_digit(j)) ? nnti_json_skip_number(j) : nnti_json_fail(j, "a value");
+}
+
+static int nnti_string_is(const char *s, size_t length, const char *word)
+{
+    return strlen(word) == length && memcmp(s, word, length) == 0;
+}
+static int nnti_st_parse_shape(nnti_json *j, nnti_st_entry *x)
+{
+    x->count = 1;
+    if (!nnti_json_need(j, '[', "'['")) return 0;
+    if (nnti_json_take(j, ']')) return 1;
+    do {
+        int64_t size;
+        if (!nnti_json_count(j, &size)) return 0;
+        if (x->rank < 4) x->size[x->rank] = size;
+        x->rank++;
+        x->count = nnti_mul64(x->count, size);
+    } while (nnti_json_take(j, ','));
+    return nnti_json_need(j, ']', "',' or ']'");
+}
+static int nnti_st_parse_offsets(nnti_json *j, nnti_st_entry *x)
+{
+    return nnti_json_need(j, '[', "'['") && nnti_json_count(j, &x->begin) && nnti_json_need(j, ',', "','")
+        && nnti_json_count(j, &x->end) && nnti_json_need(j, ']', "']'");
+}
+enum { NNTI_ST_HAS_DTYPE = 1, NNTI_ST_HAS_SHAPE = 2, NNTI_ST_HAS_OFFSETS = 4, NNTI_ST_HAS_ALL = 7 };
+
+/* {"dtype":"F32","shape":[2,3],"data_offsets":[0,24]} in any order; members that we don't know are passed over. */
+static int nnti_st_parse_entry(nnti_json *j, nnti_st_entry *x)
+{
+    int seen = 0;
+    if (!nnti_json_need(j, '{', "'{'")) return 0;
+    if (!nnti_json_take(j, '}')) {
+        do {
+            const char *key;
+            size_t n;
+            int what, ok;
+            if (!nnti_json_key(j, &key, &n)) return 0;
+            what = nnti_string_is(key, n, "dtype")        ? NNTI_ST_HAS_DTYPE
+                 : nnti_string_is(key, n, "shape")        ? NNTI_ST_HAS_SHAPE
+                 : nnti_string_is(key, n, "data_offsets") ? NNTI_ST_HAS_OFFSETS : 0;
+            if (seen & what) return nnti_json_fail(j, "each of dtype, shape, data_offsets once");
+            seen |= what;
+            ok = what == NNTI_ST_HAS_DTYPE   ? nnti_json_string(j, &x->dtype, &x->dtype_length)
+               : what == NNTI_ST_HAS_SHAPE   ? nnti_st_parse_shape(j, x)
+               : what == NNTI_ST_HAS_OFFSETS ? nnti_st_parse_offsets(j, x)
+               : nnti_json_skip(j, NNTI_JSON_DEPTH);
+            if (!ok) return 0;
+        } while (nnti_json_take(j, ','));
+        if (!nnti_json_need(j, '}', "',' or '}'")) return 0;
+    }
+    return seen == NNTI_ST_HAS_ALL || nnti_json_fail(j, "dtype, shape and data_offsets");
+}
+static int nnti_st_parse_metadata(nnti_json *j)
+{
+    const char *s;
+    size_t n;
+    if (!nnti_json_need(j, '{', "'{'")) return 0;
+    if (nnti_json_take(j, '}')) return 1;
+    do {
+        if (!nnti_json_key(j, &s, &n) || !nnti_json_string(j, &s, &n)) return 0;
+    } while (nnti_json_take(j, ','));
+    return nnti_json_need(j, '}', "',' or '}'");
+}
+/* Fills f->entries in the header's order. *room is set to 0 when there was no memory for them. */
+static int nnti_st_parse_members(nnti_st *f, nnti_json *j, int *room)
+{
+    int metadata = 0;
+    if (nnti_json_peek(j) != '{') return nnti_json_fail(j, "'{'");       /* no white space before it */
+    j->at++;
+    if (nnti_json_take(j, '}')) return 1;
+    do {
+        nnti_st_entry x;
+        void *entries = f->entries;
+        memset(&x, 0, sizeof x);
+        if (!nnti_json_key(j, &x.name, &x.name_length)) return 0;
+        if (nnti_string_is(x.name, x.name_length, "__metadata__")) {
+            if (metadata++) return nnti_json_fail(j, "__metadata__ once");
+            if (!nnti_st_parse_metadata(j)) return 0;
+            continue;
+        }
+        if (!nnti_st_parse_entry(j, &x)) return 0;
+        *room = nnti_grow(f->a, &entries, &f->cap, f->count + 1, sizeof x);
+        f->entries = (nnti_st_entry *)entries;
+        if (!*room) return 0;
+        f->entries[f->count++] = x;
+    } while (nnti_json_take(j, ','));
+    return nnti_json_need(j, '}', "',' or '}'");
+}
+static nnt_result nnti_st_parse(nnti_st *f)
+{
+    nnti_json j;
+    int room = 1;
+    j.text = f->header;
+    j.at = 0;
+    j.length = f->header_length;
+    j.expected = NULL;
+    if (nnti_st_parse_members(f, &j, &room)) {
+        nnti_json_space(&j);
+        if (j.at == j.length) return NNT_OK;
+        nnti_json_fail(&j, "only spaces after the last '}'");
+    }
+    if (!room) return nnti_st_memory(f, (f->count + 1) * sizeof *f->entries);
+    return nnti_st_fail(f, NNT_ERR_FORMAT, "its header is not as safetensors has it: %s expected at byte %z of %z",
+                        j.expected, j.at, j.length);
+}
+
+/* Heap sort: in place, and as fast on hostile orders as on others. before(a, b): a comes before b. */
+static void nnti_st_sort(nnti_st_entry *x, size_t count, int (*before)(const nnti_st_entry *, const nnti_st_entry *))
+{
+    size_t start = count / 2, end = count;
+    while (end > 1) {
+        nnti_st_entry v;
+        size_t hole = 0, child;
+        if (start > 0) {                    /* the heap is still being made */
+            hole = --start;
+            v = x[hole];
+        } else {
+            v = x[--end];
+            x[end] = x[0];
+        }
+        for (; (child = 2 * hole + 1) < end; hole = child) {
+            if (child + 1 < end && before(&x[child], &x[child + 1])) child++;
+            if (!before(&v, &x[child])) break;
+            x[hole] = x[child];
+        }
+        x[hole] = v;
+    }
+}
+static int nnti_st_by_offset(const nnti_st_entry *a, const nnti_st_entry *b)
+{
+    return a->begin != b->begin ? a->begin < b->begin : a->end < b->end;
+}
+static int nnti_st_compare(const char *a, size_t a_length, const char *b, size_t b_length)
+{
+    int c = memcmp(a, b, a_length < b_length ? a_length : b_length);
+    return c ? c : a_length < b_length ? -1 : a_length > b_length;
+}
+static int nnti_st_by_name(const nnti_st_entry *a, const nnti_st_entry *b)
+{
+    return nnti_st_compare(a->name, a->name_length, b->name, b->name_length) < 0;
+}
+static int nnti_st_kind(const nnti_st_entry *x)
+{
+    int i;
+    for (i = 0; i < (int)(sizeof nnti_st_dtypes / sizeof nnti_st_dtypes[0]); i++)
+        if (nnti_string_is(x->dtype, x->dtype_length, nnti_st_dtypes[i].name)) return i;
+    return -1;
+}
+/* Whether dtype, shape and offsets of one tensor fit each other. */
+static nnt_result nnti_st_check_entry(nnti_st *f, nnti_st_entry *x)
+{
+    char name[NNTI_ST_NAME_TEXT], other[NNTI_ST_NAME_TEXT], shape[NNTI_ST_SHAPE_TEXT];
+    int64_t bits = -1;
+    x->kind = nnti_st_kind(x);
+    if (x->kind >= 0) bits = nnti_mul64(x->count, nnti_st_dtypes[x->kind].bits);
+    if (bits >= 0 && bits % 8 == 0 && x->end - x->begin == bits / 8) return NNT_OK;
+    nnti_st_name_text(name, x->name, x->name_length);
+    nnti_st_name_text(other, x->dtype, x->dtype_length);
+    nnti_st_sizes_text(shape, x->rank, x->size);
+    if (x->kind < 0)
+        return nnti_st_fail(f, NNT_ERR_FORMAT, "'%s' has dtype '%s', which safetensors does not have", name, other);
+    if (bits < 0 || bits % 8 != 0)
+        return nnti_st_fail(f, NNT_ERR_FORMAT, "'%s' is %s of %s, which is not a possible number of bytes",
+                            name, shape, other);
+    return nnti_st_fail(f, NNT_ERR_FORMAT,
+                        "'%s' is %s of %s, which takes %I bytes, but its data_offsets are %I and %I",
+                        name, shape, other, bits / 8, x->begin, x->end);
+}
+/* Tensors have to cover the data without a hole and without an overlap, up to the file's last byte. */
+static nnt_result nnti_st_check_tiling(nnti_st *f)
+{
+    char name[NNTI_ST_NAME_TEXT], other[NNTI_ST_NAME_TEXT];
+    int64_t data = f->source->length - 8 - (int64_t)f->header_length, covered = 0;
+    size_t i;
+    nnti_st_sort(f->entries, f->count, nnti_st_by_offset);
+    for (i = 0; i < f->count; i++) {
+        nnti_st_entry *x = &f->entries[i];
+        nnt_result r = nnti_st_check_entry(f, x);
+        if (r) return r;
+        if (x->begin < covered)
+            return nnti_st_fail(f, NNT_ERR_FORMAT, "'%s' (bytes %I to %I) and '%s' (%I to %I) overlap",
+                                nnti_st_name_text(other, x[-1].name, x[-1].name_length), x[-1].begin, x[-1].end,
+                                nnti_st_name_text(name, x->name, x->name_length), x->begin, x->end);
+        if (x->begin > covered)
+            return nnti_st_fail(f, NNT_ERR_FORMAT, "bytes %I to %I, before '%s', belong to no tensor",
+                                covered, x->begin, nnti_st_name_text(name, x->name, x->name_length));
+        covered = x->end;
+    }
+    if (covered > data)
+        return nnti_st_fail(f, NNT_ERR_FORMAT,
+                            "its header tells of %I bytes of values and %I are there; it was cut off", covered, data);
+    if (covered < data)
+        return nnti_st_fail(f, NNT_ERR_FORMAT,
+            "its header tells of %I bytes of values and %I are there; the rest belongs to no tensor", covered, data);
+    return NNT_OK;
+}
+static nnt_result nnti_st_check_names(nnti_st *f)
+{
+    char name[NNTI_ST_NAME_TEXT];
+    size_t i;
+    nnti_st_sort(f->entries, f->count, nnti_st_by_name);
+    for (i = 1; i < f->count; i++)
+        if (!nnti_st_by_name(&f->entries[i - 1], &f->entries[i]))
+            return nnti_st_fail(f, NNT_ERR_FORMAT, "'%s' is in the header twice",
+                                nnti_st_name_text(name, f->entries[i].name, f->entries[i].name_length));
+    return NNT_OK;
+}
+static nnt_result nnti_st_read(const nnti_st *f, int64_t at, void *to, size_t bytes)
+{
+    nnti_reason why;
+    int code = f->source->read_fn(f->source->user, at, to, bytes);
+    if (!code) return NNT_OK;
+    return nnti_st_fail(f, NNT_ERR_FILE, "can't be read: %s", nnti_reason_text(&why, code));
+}
+/* Numbers in files are little-endian. Compilers turn these into single loads and stores where that fits. */
+static uint32_t nnti_get_le16(const unsigned char *p) { return (uint32_t)(p[0] | p[1] << 8); }
+static uint32_t nnti_get_le32(const unsigned char *p) { return nnti_get_le16(p) | nnti_get_le16(p + 2) << 16; }
+static uint64_t nnti_get_le64(const unsigned char *p) { return nnti_get_le32(p) | (uint64_t)nnti_get_le32(p + 4) << 32; }
+static void nnti_put_le32(unsigned char *p, uint32_t v)
+{
+    p[0] = (unsigned char)v;
+    p[1] = (unsigned char)(v >> 8);
+    p[2] = (unsigned char)(v >> 16);
+    p[3] = (unsigned char)(v >> 24);
+}
+static nnt_result nnti_st_read_header(nnti_st *f)
+{
+    unsigned char start[8];
+    uint64_t length;
+    nnt_result r;
+    if (f->source->length < 8)
+        return nnti_st_fail(f, NNT_ERR_FORMAT,
+            "has %I bytes; a safetensors file begins with 8 that give its header's length", f->source->length);
+    r = nnti_st_read(f, 0, start, 8);
+    if (r) return r;
+    length = nnti_get_le64(start);
+    if (length > (uint64_t)f->source->length - 8 || length > NNTI_ST_HEADER_MAX) {
+        char digits[24];
+        nnti_text t = nnti_text_begin(digits, sizeof digits);
+        nnti_put_unsigned(&t, length);
+        nnti_text_end(&t);
+        if (length > NNTI_ST_HEADER_MAX)
+            return nnti_st_fail(f, NNT_ERR_FORMAT,
+                                "its header would have %s bytes and at most %d are allowed; not a safetensors file",
+                                digits, (int)NNTI_ST_HEADER_MAX);
+        return nnti_st_fail(f, NNT_ERR_FORMAT,
+            "its header would have %s bytes, but the file has %I; it was cut off or is no safetensors file",
+                            digits, f->source->length);
+    }
+    f->header = (char *)nnti_alloc(f->a, (size_t)length);
+    if (!f->header) return nnti_st_memory(f, (size_t)length);
+    f->header_length = (size_t)length;
+    r = nnti_st_read(f, 8, f->header, f->header_length);
+    if (r) return r;
+    if (!nnti_utf8_valid(f->header, f->header_length))
+        return nnti_st_fail(f, NNT_ERR_FORMAT, "its header is not UTF-8; not a safetensors file");
+    return NNT_OK;
+}
+static void nnti_st_close(nnti_st *f)
+{
+    nnti_free(f->a, f->entries, f->cap * sizeof *f->entries);
+    nnti_free(f->a, f->header, f->header_length);
+}
+/* Reads the header and checks all that it says. To be closed in either case. */
+static nnt_result nnti_st_open(nnti_st *f, const nnt_allocator *a, const nnti_source *source, const char *path,
+                               nnti_error *e)
+{
+    nnt_result r;
+    memset(f, 0, sizeof *f);
+    f->a = a;
+    f->source = source;
+    f->path = path;
+    f->e = e;
+    r = nnti_st_read_header(f);
+    if (!r) r = nnti_st_parse(f);
+    if (!r) r = nnti_st_check_tiling(f);
+    if (!r) r = nnti_st_check_names(f);
+    return r;
+}
+static const nnti_st_entry *nnti_st_find(const nnti_st *f, const char *name)
+{
+    size_t low = 0, high = f->count, length = strlen(name);
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        const nnti_st_entry *x = &f->entries[middle];
+        int c = nnti_st_compare(x->name, x->name_length, name, length);
+        if (c == 0) return x;
+        if (c < 0) low = middle + 1;
+        else high = middle;
+    }
+    return NULL;
+}
+/* Whether the file has t's values in t's shape. */
+static nnt_result nnti_st_match(const nnti_st *f, const nnti_file_tensor *t)
+{
+    const nnti_st_entry *x = nnti_st_find(f, t->name);
+    char name[NNTI_ST_NAME_TEXT], file[NNTI_ST_SHAPE_TEXT], here[NNTI_ST_SHAPE_TEXT];
+    nnti_st_name_text(name, t->name, strlen(t->name));
+    nnti_st_sizes_text(here, t->rank, t->size);
+    if (!x)
+        return nnti_st_fail(f, NNT_ERR_SHAPE,
+            "'%s' (%s here) is not in the file; layers need the names that they were saved under", name, here);
+    if (x->rank != t->rank || memcmp(x->size, t->size, (size_t)t->rank * sizeof t->size[0]) != 0) {
+        int input = t->rank == 2 && x->rank == 2 && x->size[0] == t->size[0];
+        return nnti_st_fail(f, NNT_ERR_SHAPE, "'%s' is %s in the file and %s here; the %s probably differs",
+                            name, nnti_st_sizes_text(file, x->rank, x->size), here, input ? "input size" : "net");
+    }
+    if (x->kind >= NNTI_ST_READABLE)
+        return nnti_st_fail(f, NNT_ERR_UNSUPPORTED,
+                            "'%s' is %s in the file; F32, F64, F16 and BF16 can be loaded, convert it first",
+                            name, nnti_st_dtypes[x->kind].name);
+    return NNT_OK;
+}
+
+/* Conversions in whole numbers, so that neither -ffast-math nor flushed denormals change a value. */
+static uint32_t nnti_f16_to_f32(uint32_t h)
+{
+    uint32_t sign = (h & 0x8000u) << 16, exponent = h >> 10 & 31u, fraction = (h & 0x3ffu) << 13;
+    if (exponent == 31) return sign | 0x7f800000u | fraction;
+    if (exponent == 0) {
+        if (fraction == 0) return sign;
+        for (exponent = 1; !(fraction & 0x800000u); exponent--) fraction <<= 1;     /* may wrap: only the sum counts */
+        fraction &= 0x7fffffu;
+    }
+    return sign | (exponent + 112u) << 23 | fraction;
+}
+/* Rounds to the nearest, to even when halfway, as a cast does. */
+static uint32_t nnti_f64_to_f32(uint64_t d)
+{
+    uint32_t sign = (uint32_t)(d >> 32) & 0x80000000u, bits;
+    int exponent = (int)(d >> 52 & 0x7ff) - 896, shift = 29;        /* as f32 has it: 1 to 254 for normal values */
+    uint64_t fraction = d & 0xfffffffffffffull, rest, half;
+    if (exponent == 0x7ff - 896)
+        return sign | 0x7f800000u | (fraction ? 0x400000u | (uint32_t)(fraction >> 29) : 0u);
+    if (exponent > 254) return sign | 0x7f800000u;
+    if (exponent < -23) return sign;                                /* below half of the smallest value, 2^-149 */
+    fraction |= 0x10000000000000ull;
+    if (exponent < 1) {
+        shift += 1 - exponent;
+        exponent = 1;
+    }
+    half = (uint64_t)1 << (shift - 1);
+    rest = fraction & (2 * half - 1);
+    bits = ((uint32_t)(exponent - 1) << 23) + (uint32_t)(fraction >> shift);
+    if (rest > half || (rest == half && (bits & 1u))) bits++;       /* a carry ends in the exponent, where it belongs */
+    return sign | bits;
+}
+static uint32_t nnti_st_value(int kind, const unsigned char *p)
+{
+    switch (kind) {
+    case NNTI_ST_F64:  return nnti_f64_to_f32(nnti_get_le64(p));
+    case NNTI_ST_F16:  return nnti_f16_to_f32(nnti_get_le16(p));
+    case NNTI_ST_BF16: return nnti_get_le16(p) << 16;
+    default:           return nnti_get_le32(p);
+    }
+}
+/* Values of x as f32 to `to`, through a block of NNTI_FILE_BLOCK bytes. */
+static nnt_result nnti_st_read_values(const nnti_st *f, const nnti_st_entry *x, unsigned char *block, float *to)
+{
+    int64_t at = 8 + (int64_t)f->header_length, done;
+    size_t width = (size_t)nnti_st_dtypes[x->kind].bits / 8, i;
+    for (done = x->begin; done < x->end; ) {
+        size_t bytes = (size_t)nnti_min64(x->end - done, NNTI_FILE_BLOCK);
+        nnt_result r = nnti_st_read(f, at + done, block, bytes);
+        if (r) return r;
+        for (i = 0; i < bytes; i += width, to++) {
+            uint32_t bits = nnti_st_value(x->kind, block + i);
+            memcpy(to, &bits, 4);           /* not through a float: the x87 would change a signalling NaN */
+        }
+        done += (int64_t)bytes;
+    }
+    return NNT_OK;
+}
+/* Number of values of t, -1 when it passes 2^62. */
+static int64_t nnti_file_tensor_count(const nnti_file_tensor *t)
+{
+    int64_t n = 1;
+    int i;
+    for (i = 0; i < t->rank; i++) n = nnti_mul64(n, t->size[i]);
+    return n;
+}
+/* Bytes of all values together; 0 when that is too much for size_t. */
+static int nnti_file_tensor_bytes(const nnti_file_tensor *t, int count, size_t *bytes)
+{
+    int i;
+    *bytes = 0;
+    for (i = 0; i < count; i++) {
+        int64_t n = nnti_mul64(nnti_file_tensor_count(&t[i]), (int64_t)sizeof(float));
+        if (n < 0 || (uint64_t)n > SIZE_MAX || !nnti_add_size(*bytes, (size_t)n, bytes)) return 0;
+    }
+    return 1;
+}
+/* Reads t[0 .. count-1], one after the other, into *values, which the caller gives back (nnti_free, *bytes). The memory
+   is taken only after everything was found to fit; *values is NULL after an error. */
+static nnt_result nnti_st_fetch(const nnt_allocator *a, const nnti_source *source, const char *path,
+                                const nnti_file_tensor *t, int count, float **values, size_t *bytes, nnti_error *e)
+{
+    nnti_st f;
+    unsigned char *block = NULL;
+    float *to = NULL;
+    size_t done = 0;
+    int i;
+    nnt_result r = nnti_st_open(&f, a, source, path, e);
+    *values = NULL;
+    *bytes = 0;
+    for (i = 0; !r && i < count; i++) r = nnti_st_match(&f, &t[i]);
+    if (!r && !nnti_file_tensor_bytes(t, count, bytes)) r = nnti_st_memory(&f, SIZE_MAX);
+    if (!r) {
+        block = (unsigned char *)nnti_alloc(a, NNTI_FILE_BLOCK);
+        to = (float *)nnti_alloc(a, *bytes);
+        if (!block || !to) r = nnti_st_memory(&f, *bytes + NNTI_FILE_BLOCK);
+    }
+    for (i = 0; !r && i < count; i++) {
+        r = nnti_st_read_values(&f, nnti_st_find(&f, t[i].name), block, to + done);
+        done += (size_t)nnti_file_tensor_count(&t[i]);
+    }
+    nnti_free(a, block, NNTI_FILE_BLOCK);
+    if (r) nnti_free(a, to, *bytes);
+    else *values = to;
+    nnti_st_close(&f);
+    return r;
+}
+/* The same from a file. */
+static nnt_result nnti_safetensors_fetch(const nnt_allocator *a, const char *path, const nnti_file_tensor *t, int count,
+                                         float **values, size_t *bytes, nnti_error *e)
+{
+    nnti_source source;
+    nnti_handle h;
+    nnti_reason why;
+    nnt_result r;
+    int code = nnti_file_open(path, &h, &source.length);
+    *values = NULL;
+    if (code)
+        return nnti_set_error(e, NNT_ERR_FILE, "load '%s': can't be opened: %s", path, nnti_reason_text(&why, code));
+    source.read_fn = nnti_file_read_at;
+    source.user = &h;
+    r = nnti_st_fetch(a, &source, path, t, count, values, bytes, e);
+    (void)nnti_file_close(NULL, h);         /* was only read from */
+    return r;
+}
+/* Fills t[i].data for all i, or nothing after an error. Besides the header it takes as much memory as the values do,
+   since a disk may fail at the last block. Tensors that the file has beyond t are passed over. */
+static nnt_result nnti_safetensors_read(const nnt_allocator *a, const char *path, nnti_file_tensor *t, int count,
+                                        nnti_error *e)
+{
+    float *values;
+    size_t bytes, done = 0;
+    int i;
+    nnt_result r = nnti_safetensors_fetch(a, path, t, count, &values, &bytes, e);
+    if (r) return r;
+    for (i = 0; i < count; i++) {
+        size_t n = (size_t)nnti_file_tensor_count(&t[i]);
+        if (n) memcpy(t[i].data, values + done, n * sizeof(float));
+        done += n;
+    }
+    nnti_free(a, values, bytes);
+    return NNT_OK;
+}
+
+/* The header with its length in front. 0 when the data passes 2^62 bytes. */
+static int nnti_st_put_header(nnti_text *text, const nnti_file_tensor *t, int count, const nnti_file_pair *metadata,
+                              int pairs)
+{
+    int64_t at = 0;
+    int i, k;
+    nnti_put_char(text, '{');
+    if (pairs > 0) nnti_put_string(text, "\"__metadata__\":{");
+    for (i = 0; i < pairs; i++) {
+        nnti_put_string(text, i ? ",\"" : "\"");
+        nnti_put_json(text, metadata[i].key, strlen(metadata[i].key));
+        nnti_put_string(text, "\":\"");
+        nnti_put_json(text, metadata[i].value, strlen(metadata[i].value));
+        nnti_put_char(text, '"');
+    }
+    if (pairs > 0) nnti_put_string(text, count > 0 ? "}," : "}");
+    for (i = 0; i < count; i++) {
+        int64_t bytes = nnti_mul64(nnti_file_tensor_count(&t[i]), (int64_t)sizeof(float));
+        if (bytes < 0 || at > ((int64_t)1 << 62) - bytes) return 0;
+        nnti_put_string(text, i ? ",\"" : "\"");
+        nnti_put_json(text, t[i].name, strlen(t[i].name));
+        nnti_put_string(text, "\":{\"dtype\":\"F32\",\"shape\":[");
+        for (k = 0; k < t[i].rank; k++) nnti_put(text, k ? ",%I" : "%I", t[i].size[k]);
+        nnti_put(text, "],\"data_offsets\":[%I,%I]}", at, at + bytes);
+        at += bytes;
+    }
+    nnti_put_char(text, '}');
+    while (text->length % 8 != 0) nnti_put_char(text, ' ');      /* values start aligned */
+    return 1;
+}
+/* Names have to be such that the file can be read again. */
+static nnt_result nnti_st_check_write(const char *path, const nnti_file_tensor *t, int count,
+                                      const nnti_file_pair *metadata, int pairs, nnti_error *e)
+{
+    char name[NNTI_ST_NAME_TEXT];
+    int i, k;
+    for (i = 0; i < count; i++) {
+        const char *why = NULL;
+        if (!nnti_utf8_valid(t[i].name, strlen(t[i].name))) why = "is not UTF-8";
+        else if (strcmp(t[i].name, "__metadata__") == 0) why = "is taken by the format";
+        for (k = 0; k < i && !why; k++) if (strcmp(t[i].name, t[k].name) == 0) why = "names two tensors";
+        if (why)
+            return nnti_set_error(e, NNT_ERR_ARGUMENT,
+                                  "save '%s': the name '%s' %s; give the layer another one (nnt_name)",
+                                  path, nnti_st_name_text(name, t[i].name, strlen(t[i].name)), why);
+    }
+    for (i = 0; i < pairs; i++)
+        if (!nnti_utf8_valid(metadata[i].key, strlen(metadata[i].key))
+            || !nnti_utf8_valid(metadata[i].value, strlen(metadata[i].value)))
+            return nnti_set_error(e, NNT_ERR_ARGUMENT, "save '%s': metadata '%s' is not UTF-8",
+                                  path, nnti_st_name_text(name, metadata[i].key, strlen(metadata[i].key)));
+    return NNT_OK;
+}
+/* w->used is a multiple of 4 here, since the header is one of 8. */
+static void nnti_st_write_values(nnti_writer *w, const float *from, size_t count)
+{
+    size_t i, n;
+    for (; count > 0 && !w->code; count -= n, from += n) {
+        n = (NNTI_FILE_BLOCK - w->used) / 4;
+        if (n > count) n = count;
+        for (i = 0; i < n; i++) {
+            uint32_t bits;
+            memcpy(&bits, from + i, 4);
+            nnti_put_le32(w->block + w->used + 4 * i, bits);
+        }
+        w->used += 4 * n;
+        if (w->used == NNTI_FILE_BLOCK) nnti_writer_flush(w);
+    }
+}
+/* Everything behind the check of names, with memory at hand: name has room for path and NNTI_TEMPORARY_SUFFIX. */
+static nnt_result nnti_st_write_file(const nnti_file_calls *calls, const char *path, char *name, size_t name_cap,
+                                     unsigned char *block, const char *header, size_t header_length,
+                                     const nnti_file_tensor *t, int count, nnti_error *e)
+{
+    nnti_writer w;
+    nnti_handle folder;
+    nnti_reason why;
+    unsigned char start[8];
+    const char *step = "writing";
+    int i, code, closed;
+    code = nnti_temporary_open(path, name, name_cap, &w.h);
+    if (code)
+        return nnti_set_error(e, NNT_ERR_FILE, "save '%s': can't be created: %s", path, nnti_reason_text(&why, code));
+    w.calls = calls;
+    w.block = block;
+    w.used = 0;
+    w.code = 0;
+    nnti_put_le32(start, (uint32_t)header_length);      /* at most NNTI_ST_HEADER_MAX */
+    nnti_put_le32(start + 4, 0);
+    nnti_writer_put(&w, start, 8);
+    nnti_writer_put(&w, header, header_length);
+    for (i = 0; i < count; i++) nnti_st_write_values(&w, t[i].data, (size_t)nnti_file_tensor_count(&t[i]));
+    nnti_writer_flush(&w);
+    code = w.code;
+    if (!code) { step = "flushing"; code = calls->flush_fn(calls->user, w.h); }
+    if (!code) { step = "renaming"; code = calls->rename_fn(calls->user, name, path); }
+    if (code) {
+        (void)calls->close_fn(calls->user, w.h);
+        nnti_file_remove(name);
+        return nnti_set_error(e, NNT_ERR_FILE,
+                              "save '%s': %s '%s' failed: %s; a file that was there before is unchanged",
+                              path, step, name, nnti_reason_text(&why, code));
+    }
+    if (nnti_folder_open(name, path, &folder)) {
+        code = calls->flush_fn(calls->user, folder);
+        if (code == EINVAL) code = 0;       /* this file system has no such thing */
+        (void)calls->close_fn(calls->user, folder);
+    }
+    closed = calls->close_fn(calls->user, w.h);
+    if (!code) code = closed;
+    if (code)
+        return nnti_set_error(e, NNT_ERR_FILE,
+                              "save '%s': the new file is in place, but may be lost if the power fails now: %s",
+                              path, nnti_reason_text(&why, code));
+    return NNT_OK;
+}
+/* nnti_safetensors_write with system calls of the caller's choice. */
+static nnt_result nnti_st_write(const nnti_file_calls *calls, const nnt_allocator *a, const char *path,
+                                const nnti_file_tensor *t, int count, const nnti_file_pair *metadata, int pairs,
+                                nnti_error *e)
+{
+    nnti_text text = nnti_text_begin(NULL, 0);
+    size_t name_cap = strlen(path) + NNTI_TEMPORARY_SUFFIX, header_cap;
+    char *header, *name;
+    unsigned char *block;
+    nnt_result r = nnti_st_check_write(path, t, count, metadata, pairs, e);
+    if (r) return r;
+    if (!nnti_st_put_header(&text, t, count, metadata, pairs) || text.length > NNTI_ST_HEADER_MAX)
+        return nnti_set_error(e, NNT_ERR_UNSUPPORTED,
+                              "save '%s': too large for safetensors: its header may have %d bytes and needs %z",
+                              path, (int)NNTI_ST_HEADER_MAX, text.length);
+    header_cap = text.length + 1;
+    header = (char *)nnti_alloc(a, header_cap);
+    name = (char *)nnti_alloc(a, name_cap);
+    block = (unsigned char *)nnti_alloc(a, NNTI_FILE_BLOCK);
+    if (header && name && block) {
+        text = nnti_text_begin(header, header_cap);
+        nnti_st_put_header(&text, t, count, metadata, pairs);
+        nnti_text_end(&text);
+        r = nnti_st_write_file(calls, path, name, name_cap, block, header, text.length, t, count, e);
+    } else {
+        r = nnti_set_error(e, NNT_ERR_MEMORY,
+                           "save '%s': out of memory; needs %B", path, header_cap + name_cap + NNTI_FILE_BLOCK);
+    }
+    nnti_free(a, block, NNTI_FILE_BLOCK);
+    nnti_free(a, name, name_cap);
+    nnti_free(a, header, header_cap);
+    return r;
+}
+/* Writes t[0 .. count-1] as F32 in that order; metadata are strings for whoever reads the file. The new file takes the
+   old one's place only when it is whole and on the disk; after an error the old one is still there. A link is replaced
+   by the file. */
+static nnt_result nnti_safetensors_write(const nnt_allocator *a, const char *path, const nnti_file_tensor *t, int count,
+                                         const nnti_file_pair *metadata, int pairs, nnti_error *e)
+{
+    nnti_file_calls calls = nnti_file_calls_default();
+    return nnti_st_write(&calls, a, path, t, count, metadata, pairs, e);
+}
+#endif /* NNT_NO_STDIO */
+
+/* ============================================================================
+   >>cpu    The CPU backend: a table from op kinds to kernels
+   ============================================================================ */
+
+typedef struct nnti_kernel {
+    void   (*run)(const nnti_exec *e, const nnt_op *op, const nnt_run *run);
+    size_t (*workspace)(const nnti_exec *e, const nnt_op *op, int batch);
+} nnti_kernel;
+
+static const nnti_kernel nnti_cpu_kernels[NNT_OP_KINDS] = {     /* in the order of NNT_OP_... */
+    { NULL, NULL },
+    { nnti_cpu_copy, NULL },
+    { nnti_cpu_accumulate, NULL },
+    { nnti_cpu_conv, nnti_cpu_conv_workspace },
+    { nnti_cpu_conv_data, nnti_cpu_conv_data_workspace },
+    { nnti_cpu_conv_weight, nnti_cpu_conv_weight_workspace },
+    { nnti_cpu_linear, nnti_cpu_linear_workspace },
+    { nnti_cpu_linear_data, nnti_cpu_linear_data_workspace },
+    { nnti_cpu_linear_weight, nnti_cpu_linear_weight_workspace },
+    { nnti_cpu_act, NULL },
+    { nnti_cpu_act_grad, NULL },
+    { nnti_cpu_maxpool, NULL },
+    { nnti_cpu_maxpool_grad, NULL },
+    { nnti_cpu_avgpool, NULL },
+    { nnti_cpu_avgpool_grad, NULL },
+    { nnti_cpu_adaptive, NULL },
+    { nnti_cpu_adaptive_grad, NULL },
+    { nnti_cpu_dropout, NULL },
+    { nnti_cpu_noise, NULL },
+    { nnti_cpu_noise_grad, NULL },
+    { nnti_cpu_bn_stats, NULL },
+    { nnti_cpu_bn_running, NULL },
+    { nnti_cpu_bn_apply, NULL },
+    { nnti_cpu_bn_eval, NULL },
+    { nnti_cpu_bn_grad, NULL },
+    { nnti_cpu_add, NULL },
+    { nnti_cpu_concat, NULL },
+    { nnti_cpu_concat_grad, NULL },
+    { nnti_cpu_softmax, NULL },
+    { nnti_cpu_softmax_grad, NULL },
+    { nnti_cpu_cross_entropy, nnti_cpu_cross_entropy_workspace },
+    { nnti_cpu_mse, nnti_cpu_mse_workspace },
+    { nnti_cpu_grad_norm, nnti_cpu_grad_norm_workspace },
+    { nnti_cpu_update, NULL }
+};
+
+typedef struct nnti_cpu { nnt_allocator a; nnti_exec e; } nnti_cpu;
+
+static int nnti_cpu_count(void) { return 1; }
+static nnt_result nnti_cpu_open(const nnt_allocator *a, int index, int threads, void **device, char *why, size_t cap)
+{
+    nnti_cpu *cpu = (nnti_cpu *)nnti_zalloc(a, 1, sizeof *cpu);
+    (void)index;
+    if (cpu) {
+        cpu->a = *a;
+        cpu->e.isa = nnti_isa_best();
+        cpu->e.pool = nnti_pool_start(a, threads);
+    }
+    if (!cpu || !cpu->e.pool) {
+        nnti_free(a, cpu, sizeof *cpu);
+        nnti_format(why, cap, "out of memory");
+        return NNT_ERR_MEMORY;
+    }
+    *device = cpu;
+    return NNT_OK;
+}
+static void nnti_cpu_close(void *device)
+{
+    nnti_cpu *cpu = (nnti_cpu *)device;
+    nnt_allocator a = cpu->a;
+    nnti_pool_stop(cpu->e.pool);
+    nnti_free(&a, cpu, sizeof *cpu);
+}
+static void *nnti_cpu_alloc(void *device, size_t bytes) { return nnti_alloc(&((nnti_cpu *)device)->a, bytes); }
+static void  nnti_cpu_release(void *device, void *p, size_t bytes) { nnti_free(&((nnti_cpu *)device)->a, p, bytes); }
+static nnt_result nnti_cpu_transfer(void *device, void *to, const void *from, size_t bytes)
+{
+    (void)device;
+    memcpy(to, from, bytes);
+    return NNT_OK;
+}
+static nnt_result nnti_cpu_fill_memory(void *device, void *to, float value, int64_t count)
+{
+    nnti_cpu_fill(&((nnti_cpu *)device)->e, (float *)to, value, count);
+    return NNT_OK;
+}
+static size_t nnti_cpu_workspace(void *device, const nnt_op *op, int batch)
+{
+    const nnti_kernel *k = &nnti_cpu_kernels[op->kind];
+    return k->workspace ? k->workspace(&((nnti_cpu *)device)->e, op, batch) : 0;
+}
+static nnt_result nnti_cpu_run(void *device, const nnt_op *ops, int count, const nnt_run *run)
+{
+    int i;
+    for (i = 0; i < count; i++) nnti_cpu_kernels[ops[i].kind].run(&((nnti_cpu *)device)->e, &ops[i], run);
+    return NNT_OK;
+}
+static nnt_result nnti_cpu_make_random(void *device, float *to, int64_t count, int kind, float a, float b, uint64_t seed)
+{
+    nnti_cpu_random(&((nnti_cpu *)device)->e, to, count, kind, a, b, seed);
+    return NNT_OK;
+}
+static nnt_result nnti_cpu_combine(void *device, float *y, float a, const float *x, float b, const float *z, int64_t count)
+{
+    nnti_cpu_axpby(&((nnti_cpu *)device)->e, y, a, x, b, z, count);
+    return NNT_OK;
+}
+static const nnt_backend nnti_cpu_backend = {
+    NNT_BACKEND_ABI, "cpu", nnti_cpu_count, nnti_cpu_open, nnti_cpu_close, nnti_cpu_alloc, nnti_cpu_release,
+    nnti_cpu_transfer, nnti_cpu_transfer, nnti_cpu_fill_memory, NULL, nnti_cpu_workspace, nnti_cpu_run, NULL, NULL,
+    nnti_cpu_make_random, nnti_cpu_combine
+};
+
+/* ============================================================================
+   >>null    A device that counts and computes nothing: plans of any size run on it, without their memory
+   ============================================================================ */
+
+typedef struct nnti_null { nnt_allocator a; size_t bytes; int allocations; int64_t ops, uploads, downloads; } nnti_null;
+
+static nnt_result nnti_null_open(const nnt_allocator *a, int index, int threads, void **device, char *why, size_t cap)
+{
+    nnti_null *n = (nnti_null *)nnti_zalloc(a, 1, sizeof *n);
+    (void)index; (void)threads;
+    if (!n) { nnti_format(why, cap, "out of memory"); return NNT_ERR_MEMORY; }
+    n->a = *a;
+    *device = n;
+    return NNT_OK;
+}
+static void nnti_null_close(void *device)
+{
+    nnt_allocator a = ((nnti_null *)device)->a;
+    nnti_free(&a, device, sizeof(nnti_null));
+}
+/* An address that nobody reads: its own alignment. */
+static void *nnti_null_alloc(void *device, size_t bytes)
+{
+    nnti_null *n = (nnti_null *)device;
+    n->bytes += bytes;
+    n->allocations++;
+    return (void *)NNTI_ALIGN;
+}
+static void nnti_null_release(void *device, void *p, size_t bytes) { if (p) ((nnti_null *)device)->bytes -= bytes; }
+static nnt_result nnti_null_upload(void *device, void *to, const void *from, size_t bytes)
+{
+    (void)to; (void)from; (void)bytes;
+    ((nnti_null *)device)->uploads++;
+    return NNT_OK;
+}
+static nnt_result nnti_null_download(void *device, void *to, const void *from, size_t bytes)
+{
+    (void)from;
+    memset(to, 0, bytes);
+    ((nnti_null *)device)->downloads++;
+    return NNT_OK;
+}
+static nnt_result nnti_null_fill(void *device, void *to, float value, int64_t count) { (void)device; (void)to; (void)value; (void)count; return NNT_OK; }
+static nnt_result nnti_null_run(void *device, const nnt_op *ops, int count, const nnt_run *run)
+{
+    (void)ops; (void)run;
+    ((nnti_null *)device)->ops += count;
+    return NNT_OK;
+}
+static nnt_result nnti_null_random(void *device, float *to, int64_t count, int kind, float a, float b, uint64_t seed)
+{
+    (void)device; (void)to; (void)count; (void)kind; (void)a; (void)b; (void)seed;
+    return NNT_OK;
+}
+static nnt_result nnti_null_combine(void *device, float *y, float a, const float *x, float b, const float *z, int64_t count)
+{
+    (void)device; (void)y; (void)a; (void)x; (void)b; (void)z; (void)count;
+    return NNT_OK;
+}
+static const nnt_backend nnti_null_backend = {
+    NNT_BACKEND_ABI, "null", nnti_cpu_count, nnti_null_open, nnti_null_close, nnti_null_alloc, nnti_null_release,
+    nnti_null_upload, nnti_null_download, nnti_null_fill, NULL, NULL, nnti_null_run, NULL, NULL, nnti_null_random, nnti_null_combine
+};
+
+/* ============================================================================
+   >>devices    The table of backends, and devices that a net has opened
+   The table is the library's only global; it is written before the first compile.
+   ============================================================================ */
+
+enum { NNTI_MAX_BACKENDS = 8 };
+static const nnt_backend *nnti_backends[NNTI_MAX_BACKENDS] = { &nnti_cpu_backend, &nnti_null_backend };
+
+NNT_API nnt_result nnt_backend_register(const nnt_backend *b)
+{
+    int i;
+    if (!b || b->abi != NNT_BACKEND_ABI || !b->name || !b->count || !b->open || !b->close || !b->alloc || !b->release
+        || !b->upload || !b->download || !b->fill || !b->run || !b->random || !b->axpby) return NNT_ERR_ARGUMENT;
+    for (i = 0; i < NNTI_MAX_BACKENDS && nnti_backends[i]; i++)
+        if (strcmp(nnti_backends[i]->name, b->name) == 0) return nnti_backends[i] == b ? NNT_OK : NNT_ERR_STATE;
+    if (i == NNTI_MAX_BACKENDS) return NNT_ERR_STATE;
+    nnti_backends[i] = b;
+    return NNT_OK;
+}
+
+/* Finds backend and index of "cpu", "cuda", "cuda:1". */
+static nnt_result nnti_find_device(nnt_net *net, const char *where, const char *device, const nnt_backend **backend, int *index)
+{
+    const char *colon = strchr(device, ':'), *c;
+    size_t length = colon ? (size_t)(colon - device) : strlen(device);
+    int i, found = -1, count;
+    *index = 0;
+    for (i = 0; i < NNTI_MAX_BACKENDS && nnti_backends[i]; i++)
+        if (strlen(nnti_backends[i]->name) == length && strncmp(nnti_backends[i]->name, device, length) == 0) found = i;
+    if (found < 0) {
+        char known[128];
+        nnti_text t = nnti_text_begin(known, sizeof known);
+        for (i = 0; i < NNTI_MAX_BACKENDS && nnti_backends[i]; i++) nnti_put(&t, "%s%s", i ? ", " : "", nnti_backends[i]->name);
+        nnti_text_end(&t);
+        if (length == 4 && strncmp(device, "cuda", 4) == 0)
+            return nnti_set_error(&net->error, NNT_ERR_DEVICE, "%s: device '%s': this program was built without CUDA; there are: %s", where, device, known);
+        return nnti_set_error(&net->error, NNT_ERR_DEVICE, "%s: device '%s' is unknown; there are: %s", where, device, known);
+    }
+    *backend = nnti_backends[found];
+    count = (*backend)->count();
+    if (colon) {
+        int64_t v = 0;
+        for (c = colon + 1; *c >= '0' && *c <= '9' && v < 100000; c++) v = v * 10 + (*c - '0');
+        if (c == colon + 1 || *c)
+            return nnti_set_error(&net->error, NNT_ERR_DEVICE, "%s: device '%s': behind the colon stands a number from 0 on", where, device);
+        *index = (int)v;
+    }
+    if (*index >= count)
+        return nnti_set_error(&net->error, NNT_ERR_DEVICE, "%s: device '%s': there %s %d of this kind%s", where, device, count == 1 ? "is" : "are", count,
+                              count > 0 ? ", counted from 0" : "");
+    return NNT_OK;
+}
+
+/* Opens a device, or finds it opened. */
+static nnt_result nnti_open(nnt_net *net, const char *where, const char *device, int threads, nnti_open_device **out)
+{
+    const nnt_backend *backend = NULL;
+    nnti_open_device *o;
+    char why[256];
+    int index, i;
+    nnt_result r;
+    if (!device) device = "cpu";
+    r = nnti_find_device(net, where, device, &backend, &index);
+    if (r) return r;
+    if (net->on && net->on->backend == backend && net->on->index == index) { *out = net->on; return NNT_OK; }
+    for (i = 0; i < net->open_count && !threads; i++)
+        if (net->open[i].backend == backend && net->open[i].index == index) { *out = &net->open[i]; return NNT_OK; }
+    if (net->open_count == NNTI_MAX_OPEN) return nnti_set_error(&net->error, NNT_ERR_DEVICE, "%s: device '%s': a net has at most %d devices", where, device, (int)NNTI_MAX_OPEN);
+    o = &net->open[net->open_count];
+    memset(o, 0, sizeof *o);
+    why[0] = 0;
+    r = backend->open(&net->a, index, threads, &o->device, why, sizeof why);
+    if (r) return nnti_set_error(&net->error, r, "%s: device '%s' can't be opened: %s", where, device, why);
+    o->backend = backend;
+    o->index = index;
+    nnti_format(o->text, sizeof o->text, index ? "%s:%d" : "%s", backend->name, index);
+    net->open_count++;
+    *out = o;
+    return NNT_OK;
+}
+/* The last one opened, again closed. */
+static void nnti_close_last(nnt_net *net)
+{
+    nnti_open_device *o = &net->open[--net->open_count];
+    o->backend->close(o->device);
+}
+/* A backend's failure as a sentence of the net's. */
+static nnt_result nnti_device_failed(nnt_net *net, const nnti_open_device *on, nnt_result r, const char *where)
+{
+    const char *why = on->backend->error ? on->backend->error(on->device) : "";
+    return nnti_set_error(&net->error, r, "%s: device '%s' failed%s%s", where, on->text, why && *why ? ": " : "", why ? why : "");
+}
+
+/* ============================================================================
+   >>net    Objects: making, compiling, freeing; parameters by name
+   ============================================================================ */
+
+NNT_API nnt_net *nnt_new(const nnt_allocator *allocator)
+{
+    nnt_allocator a = nnti_allocator(allocator);
+    nnt_net *net = (nnt_net *)nnti_zalloc(&a, 1, sizeof *net);
+    if (!net) return NULL;
+    net->a = a;
+    net->input = net->loss_node = net->output_node = -1;
+    return net;
+}
+NNT_API void nnt_free(nnt_net *net)
+{
+    nnt_allocator a;
+    int i;
+    if (!net) return;
+    a = net->a;
+    while (net->tensors) nnt_tensor_free(net->tensors);
+    if (net->memory) net->on->backend->release(net->on->device, net->memory, net->memory_bytes);
+    while (net->open_count) nnti_close_last(net);
+    nnti_plan_free(&a, &net->plan);
+    for (i = 0; i < net->node_count; i++)
+        if (net->nodes[i].name) nnti_free(&a, net->nodes[i].name, strlen(net->nodes[i].name) + 1);
+    for (i = 0; i < net->param_count; i++) {
+        nnti_param *p = &net->params[i];
+        if (p->name) nnti_free(&a, p->name, strlen(p->name) + 1);
+        if (p->values) nnti_free(&a, p->values, (size_t)p->count * sizeof *p->values);
+    }
+    nnti_free(&a, net->nodes, net->node_cap * sizeof *net->nodes);
+    nnti_free(&a, net->edges, net->edge_cap * sizeof *net->edges);
+    nnti_free(&a, net->params, net->param_cap * sizeof *net->params);
+    nnti_free(&a, net->history, (size_t)net->history_cap * sizeof *net->history);
+    nnti_free(&a, net, sizeof *net);
+}
+NNT_API const char *nnt_error(const nnt_net *net) { return net ? net->error.text : "out of memory"; }
+NNT_API nnt_result nnt_error_code(const nnt_net *net) { return net ? (nnt_result)net->error.code : NNT_ERR_MEMORY; }
+
+/* "conv1.weight" for all parameters; names of layers have to differ, given and made ones. */
+static nnt_result nnti_make_names(nnt_net *net)
+{
+    char name[NNTI_NAME_TEXT], other[NNTI_NAME_TEXT];
+    int i, k;
+    for (i = 0; i < net->node_count; i++) {
+        if (!net->nodes[i].name) continue;
+        for (k = 0; k < net->node_count; k++)
+            if (!net->nodes[k].name && strcmp(net->nodes[i].name, nnti_node_name(&net->nodes[k], other)) == 0)
+                return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "compile: op %d is named '%s', which is also the name that op %d has without one; choose another",
+                                      i + 1, net->nodes[i].name, k + 1);
+    }
+    for (i = 0; i < net->param_count; i++) {
+        nnti_param *p = &net->params[i];
+        const char *layer;
+        size_t length;
+        if (p->kind == NNTI_PARAM_CONSTANT || p->name) continue;
+        layer = nnti_node_name(&net->nodes[p->node], name);
+        length = strlen(layer) + strlen(p->suffix) + 2;
+        p->name = (char *)nnti_alloc(&net->a, length);
+        if (!p->name) return nnti_set_error(&net->error, NNT_ERR_MEMORY, "compile: out of memory");
+        nnti_format(p->name, length, "%s.%s", layer, p->suffix);
+    }
+    return NNT_OK;
+}
+
+static nnt_result nnti_check_optimizer(nnt_net *net, const nnt_optimizer *o)
+{
+    nnti_error *e = &net->error;
+    if (o->kind == NNT_OPTIMIZER_NONE) return NNT_OK;
+    if (o->kind < 0 || o->kind > NNT_OPTIMIZER_ADAMW) return nnti_set_error(e, NNT_ERR_ARGUMENT, "compile: optimizer kind %d is none of NNT_OPTIMIZER_...", o->kind);
+    if (!nnti_finite(o->lr) || o->lr < 0) return nnti_set_error(e, NNT_ERR_ARGUMENT, "compile: learning rate %g; it must be finite and not negative", (double)o->lr);
+    if (!nnti_finite(o->weight_decay) || o->weight_decay < 0) return nnti_set_error(e, NNT_ERR_ARGUMENT, "compile: weight_decay %g; it must be finite and not negative", (double)o->weight_decay);
+    if (!nnti_finite(o->momentum) || o->momentum < 0) return nnti_set_error(e, NNT_ERR_ARGUMENT, "compile: momentum %g; it must be finite and not negative", (double)o->momentum);
+    if (!nnti_finite(o->clip_norm) || o->clip_norm < 0) return nnti_set_error(e, NNT_ERR_ARGUMENT, "compile: clip_norm %g; it must be finite and not negative", (double)o->clip_norm);
+    if (o->accumulate < 0) return nnti_set_error(e, NNT_ERR_ARGUMENT, "compile: accumulate %d batches; it can't be negative", o->accumulate);
+    if (o->kind == NNT_OPTIMIZER_SGD && o->nesterov && !(o->momentum > 0)) return nnti_set_error(e, NNT_ERR_ARGUMENT, "compile: nesterov needs a momentum above 0");
+    if (o->kind != NNT_OPTIMIZER_SGD
+        && (!nnti_finite(o->beta1) || !nnti_finite(o->beta2) || !nnti_finite(o->eps) || o->beta1 < 0 || o->beta1 >= 1 || o->beta2 < 0 || o->beta2 >= 1 || o->eps < 0))
+        return nnti_set_error(e, NNT_ERR_ARGUMENT, "compile: betas %g, %g and eps %g; betas must be at least 0 and below 1, eps not negative",
+                              (double)o->beta1, (double)o->beta2, (double)o->eps);
+    if (o->schedule < NNT_SCHEDULE_CONSTANT || o->schedule > NNT_SCHEDULE_COSINE) return nnti_set_error(e, NNT_ERR_ARGUMENT, "compile: schedule %d is none of NNT_SCHEDULE_...", o->schedule);
+    if (o->schedule != NNT_SCHEDULE_CONSTANT && o->schedule_steps < 1) return nnti_set_error(e, NNT_ERR_ARGUMENT, "compile: schedule_steps %I; this schedule needs at least 1", o->schedule_steps);
+    if (o->warmup_steps < 0) return nnti_set_error(e, NNT_ERR_ARGUMENT, "compile: warmup_steps %I; it can't be negative", o->warmup_steps);
+    return NNT_OK;
+}
+/* Everything that plan and compile check alike. target: index of the node. */
+static nnt_result nnti_check_compile(nnt_net *net, nnt_node loss, const nnt_compile_desc *d, int *target)
+{
+    nnt_result r;
+    if (net->graph_error.code) { net->error = net->graph_error; return (nnt_result)net->graph_error.code; }
+    nnti_clear_error(&net->error);
+    if (net->compiled) return nnti_set_error(&net->error, NNT_ERR_STATE, "compile: the net is compiled already; make another net for another batch or device");
+    if (loss.net != net) return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "compile: the loss belongs to another net");
+    if (!nnti_get(loss)) return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "compile: the loss is not a node of this net (id %d)", loss.id);
+    *target = loss.id - 1;
+    if (d->batch < 1) return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "compile: batch %d; it must be at least 1", d->batch);
+    if (d->threads < 0 || d->threads > NNTI_MAX_THREADS)
+        return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "compile: %d threads; 0 means all cores, at most %d", d->threads, (int)NNTI_MAX_THREADS);
+    r = nnti_check_optimizer(net, &d->optimizer);
+    if (r) return r;
+    if (d->optimizer.kind != NNT_OPTIMIZER_NONE && !nnti_is_loss(&net->nodes[*target]))
+        return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "compile: an optimizer is given, but op %d (%s) is no loss; give nnt_cross_entropy(x) or nnt_mse(x), or leave the optimizer zeroed",
+                              loss.id, nnti_node_kind_name(&net->nodes[*target]));
+    return nnti_make_names(net);
+}
+/* The largest batch below d->batch whose plan fits, 0: none. Plans are small, and their size grows with the batch. */
+static int nnti_batch_that_fits(nnt_net *net, int target, const nnt_compile_desc *d, const nnti_open_device *on, size_t limit)
+{
+    int low = 0, high = d->batch;           /* low fits, high does not */
+    nnt_compile_desc trial = *d;
+    nnti_error kept = net->error;
+    while (high - low > 1) {
+        nnti_plan plan;
+        int fits;
+        trial.batch = low + (high - low) / 2;
+        fits = nnti_make_plan(net, target, &trial, on, &plan) == NNT_OK && plan.memory.total <= limit;
+        nnti_plan_free(&net->a, &plan);
+        if (fits) low = trial.batch;
+        else high = trial.batch;
+    }
+    net->error = kept;
+    return low;
+}
+static nnt_result nnti_plan_checked(nnt_net *net, int target, const nnt_compile_desc *d, const nnti_open_device *on, nnti_plan *plan)
+{
+    nnt_result r = nnti_make_plan(net, target, d, on, plan);
+    int i, k, fits;
+    size_t total;
+    if (r) return r;
+    for (k = 0; k < 2 && on->backend->supports; k++) {
+        const nnti_program *p = k ? &plan->predict : &plan->train;
+        for (i = 0; i < p->count; i++) {
+            char name[NNTI_NAME_TEXT];
+            if (on->backend->supports(on->device, &p->ops[i])) continue;
+            nnti_set_error(&net->error, NNT_ERR_UNSUPPORTED, "compile: device '%s' can't do '%s' (op %d)", on->text,
+                           nnti_node_name(&net->nodes[p->ops[i].node - 1], name), p->ops[i].node);
+            nnti_plan_free(&net->a, plan);
+            return NNT_ERR_UNSUPPORTED;
+        }
+    }
+    total = plan->memory.total;
+    if (!d->memory_limit || total <= d->memory_limit) return NNT_OK;
+    nnti_plan_free(&net->a, plan);
+    fits = nnti_batch_that_fits(net, target, d, on, d->memory_limit);
+    if (fits) return nnti_set_error(&net->error, NNT_ERR_MEMORY, "compile: needs %B at batch %d; memory_limit is %B; batch %d fits", total, d->batch, d->memory_limit, fits);
+    return nnti_set_error(&net->error, NNT_ERR_MEMORY, "compile: needs %B at batch %d; memory_limit is %B; not even batch 1 fits", total, d->batch, d->memory_limit);
+}
+
+NNT_API nnt_result nnt_plan(nnt_net *net, nnt_node loss, nnt_compile_desc desc, nnt_memory *out)
+{
+    nnti_open_device *on = NULL;
+    nnti_plan plan;
+    int target = 0, opened;
+    nnt_result r;
+    if (!net || !out) return NNT_ERR_ARGUMENT;
+    memset(out, 0, sizeof *out);
+    r = nnti_check_compile(net, loss, &desc, &target);
+    if (r) return r;
+    opened = net->open_count;
+    r = nnti_open(net, "plan", desc.device, desc.threads, &on);     /* workspace depends on the device */
+    if (r) return r;
+    r = nnti_plan_checked(net, target, &desc, on, &plan);
+    if (!r) *out = plan.memory;
+    if (!r) nnti_plan_free(&net->a, &plan);
+    if (net->open_count > opened) nnti_close_last(net);
+    return r;
+}
+
+/* Addresses for the operands of a program, once the memory is there. */
+static void nnti_resolve(nnt_net *net, nnti_program *p, const nnti_value *values, int value_count, char *arena, float *grads)
+{
+    int i, role;
+    for (i = 0; i < p->count; i++) {
+        nnt_op *op = &p->ops[i];
+        op->name = net->nodes[op->node - 1].name;
+        for (role = 0; role < NNT_ROLES; role++) {
+            int o = p->operands[i * NNT_ROLES + role];
+            if (o >= 0) op->at[role] = arena + values[o].offset;
+            else if (o <= -2) op->at[role] = (role == NNT_GW || role == NNT_GB ? grads : net->memory) + net->params[-2 - o].offset;
+        }
+    }
+    for (i = 0; i < value_count; i++)
+        if (values[i].kind == NNTI_VALUE_WORKSPACE) p->ops[values[i].first].workspace = arena + values[i].offset;
+}
+
+/* `count` starting values of a parameter from element `first` on. */
+static void nnti_start_values(const nnt_net *net, int index, float *to, int64_t first, int64_t count)
+{
+    const nnti_param *p = &net->params[index];
+    double in = (double)p->fan_in, out = (double)p->fan_out;
+    float scale = 0;
+    int kind = NNTI_DRAW_SIGNED;
+    int64_t i;
+    nnti_random_key key;
+    if (p->values) { memcpy(to, p->values + first, (size_t)count * sizeof *to); return; }
+    if (p->fan_in > 0)
+        switch (p->init) {
+        case NNT_INIT_DEFAULT:         scale = (float)(1.0 / sqrt(in)); break;
+        case NNT_INIT_KAIMING_UNIFORM: scale = (float)sqrt(6.0 / in); break;
+        case NNT_INIT_KAIMING_NORMAL:  scale = (float)sqrt(2.0 / in); kind = NNTI_DRAW_NORMAL; break;
+        case NNT_INIT_XAVIER_UNIFORM:  scale = (float)sqrt(6.0 / (in + out)); break;
+        case NNT_INIT_XAVIER_NORMAL:   scale = (float)sqrt(2.0 / (in + out)); kind = NNTI_DRAW_NORMAL; break;
+        default: break;
+        }
+    key.seed = net->desc.seed;
+    key.step = 0;
+    key.stream = NNTI_STREAM_PARAMS;
+    key.sample = (uint32_t)index;
+    if (scale > 0) nnti_random_fill(nnti_isa_best(), kind, to, first, count, &key);
+    for (i = 0; i < count; i++) to[i] = scale > 0 ? to[i] * scale : p->start;
+}
+static nnt_result nnti_start_params(nnt_net *net)
+{
+    const nnti_open_device *on = net->on;
+    enum { BLOCK = 4096 };
+    float block[BLOCK];
+    int i;
+    /* the zeros between parameters stay zeros: updates run over all of it */
+    nnt_result r = on->backend->fill(on->device, net->memory, 0.0f, (int64_t)((net->plan.memory.fixed) / sizeof(float)));
+    for (i = 0; i < net->param_count && !r; i++) {
+        const nnti_param *p = &net->params[i];
+        int64_t first;
+        for (first = 0; first < p->count && !r; first += BLOCK) {
+            int64_t count = nnti_min64(BLOCK, p->count - first);
+            nnti_start_values(net, i, block, first, count);
+            r = on->backend->upload(on->device, net->memory + p->offset + first, block, (size_t)count * sizeof(float));
+        }
+    }
+    return r ? nnti_device_failed(net, on, r, "compile") : NNT_OK;
+}
+
+NNT_API nnt_result nnt_compile(nnt_net *net, nnt_node loss, nnt_compile_desc desc)
+{
+    nnti_open_device *on = NULL;
+    const nnt_memory *m;
+    int target = 0, opened;
+    float *grads;
+    nnt_result r;
+    if (!net) return NNT_ERR_MEMORY;
+    r = nnti_check_compile(net, loss, &desc, &target);
+    if (r) return r;
+    opened = net->open_count;
+    r = nnti_open(net, "compile", desc.device, desc.threads, &on);
+    if (!r) r = nnti_plan_checked(net, target, &desc, on, &net->plan);
+    if (!r) {
+        m = &net->plan.memory;
+        net->memory_bytes = m->total;
+        net->memory = (float *)on->backend->alloc(on->device, m->total);
+        if (!net->memory) {
+            r = nnti_set_error(&net->error, NNT_ERR_MEMORY, "compile: device '%s' is out of memory: batch %d needs %B; use a smaller batch", on->text, desc.batch, m->total);
+        } else {
+            net->on = on;
+            net->desc = desc;
+            net->trains = desc.optimizer.kind != NNT_OPTIMIZER_NONE;
+            net->loss_node = nnti_is_loss(&net->nodes[target]) ? target : -1;
+            net->output_node = net->loss_node >= 0 ? nnti_input_of(net, target, 0) : target;
+            grads = net->memory + m->params / sizeof(float);
+            nnti_resolve(net, &net->plan.train, net->plan.train_values, net->plan.train_value_count, (char *)net->memory + m->fixed, grads);
+            nnti_resolve(net, &net->plan.predict, net->plan.predict_values, net->plan.predict_value_count, (char *)net->memory + m->fixed, grads);
+            r = nnti_start_params(net);
+        }
+    }
+    if (r) {                                /* as before the call */
+        if (net->memory) on->backend->release(on->device, net->memory, net->memory_bytes);
+        net->memory = NULL;
+        net->on = NULL;
+        nnti_plan_free(&net->a, &net->plan);
+        if (net->open_count > opened) nnti_close_last(net);
+        return r;
+    }
+    net->desc.device = net->on->text;
+    net->compiled = 1;
+    return NNT_OK;
+}
+
+NNT_API int nnt_param_count(const nnt_net *net)
+{
+    int i, count = 0;
+    for (i = 0; net && i < net->param_count; i++) if (net->params[i].kind != NNTI_PARAM_CONSTANT) count++;
+    return count;
+}
+/* The index in net->params of the i-th parameter that has a name, -1: none. */
+static int nnti_named_param(const nnt_net *net, int index)
+{
+    int i;
+    for (i = 0; index >= 0 && i < net->param_count; i++)
+        if (net->params[i].kind != NNTI_PARAM_CONSTANT && index-- == 0) return i;
+    return -1;
+}
+NNT_API const char *nnt_param_name(const nnt_net *net, int index)
+{
+    int i = net ? nnti_named_param(net, index) : -1;
+    return i >= 0 && net->params[i].name ? net->params[i].name : "";
+}
+
+#ifndef NNT_NO_STDIO
+/* What >>file sees of a net: its named parameters as host arrays. */
+static int nnti_net_tensor_count(const nnt_net *net) { return nnt_param_count(net); }
+static nnt_result nnti_net_tensor_get(nnt_net *net, int index, nnti_file_tensor *t)
+{
+    const nnti_param *p = &net->params[nnti_named_param(net, index)];
+    t->name = p->name;
+    t->rank = p->rank;
+    memcpy(t->size, p->size, sizeof p->size);
+    return NNT_OK;
+}
+static nnt_result nnti_net_upload(nnt_net *net, int index, const float *from)
+{
+    const nnti_param *p = &net->params[nnti_named_param(net, index)];
+    nnt_result r = net->on->backend->upload(net->on->device, net->memory + p->offset, from, (size_t)p->count * sizeof *from);
+    return r ? nnti_device_failed(net, net->on, r, "load") : NNT_OK;
+}
+static nnt_result nnti_net_download(nnt_net *net, int index, float *to)
+{
+    const nnti_param *p = &net->params[nnti_named_param(net, index)];
+    nnt_result r = net->on->backend->download(net->on->device, to, net->memory + p->offset, (size_t)p->count * sizeof *to);
+    return r ? nnti_device_failed(net, net->on, r, "save") : NNT_OK;
+}
+#endif
+
+static int nnti_find_param(nnt_net *net, const char *where, const char *name)
+{
+    int i;
+    if (!net->compiled) { nnti_set_error(&net->error, NNT_ERR_STATE, "%s: parameters are there after nnt_compile", where); return -1; }
+    for (i = 0; i < net->param_count && name; i++)
+        if (net->params[i].name && strcmp(net->params[i].name, name) == 0) return i;
+    nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "%s: there is no parameter '%s'; nnt_param_name tells the names", where, name ? name : "(null)");
+    return -1;
+}
+
+/* ============================================================================
+   >>tensor    Shaped arrays on a device, and views of parameters
+   ============================================================================ */
+
+static nnt_tensor *nnti_new_tensor(nnt_net *net, nnti_open_device *on, int rank, const int64_t *size, float *view)
+{
+    nnt_tensor *t = (nnt_tensor *)nnti_zalloc(&net->a, 1, sizeof *t);
+    int i;
+    if (!t) { nnti_set_error(&net->error, NNT_ERR_MEMORY, "tensor: out of memory"); return NULL; }
+    t->net = net;
+    t->on = on;
+    t->rank = rank;
+    t->count = 1;
+    for (i = 0; i < rank; i++) { t->size[i] = size[i]; t->count *= size[i]; }
+    t->view = view != NULL;
+    t->data = view ? view : (float *)on->backend->alloc(on->device, (size_t)t->count * sizeof(float));
+    if (!t->data) {
+        nnti_free(&net->a, t, sizeof *t);
+        nnti_set_error(&net->error, NNT_ERR_MEMORY, "tensor: device '%s' is out of memory: %B are needed", on->text, (size_t)t->count * sizeof(float));
+        return NULL;
+    }
+    t->next = net->tensors;
+    t->link = &net->tensors;
+    if (t->next) t->next->link = &t->next;
+    net->tensors = t;
+    return t;
+}
+static nnt_tensor *nnti_param_view(nnt_net *net, const char *where, const char *name, int gradient)
+{
+    int i;
+    const nnti_param *p;
+    float *data;
+    if (!net) return NULL;
+    i = nnti_find_param(net, where, name);
+    if (i < 0) return NULL;
+    p = &net->params[i];
+    if (gradient && (!net->trains || p->kind != NNTI_PARAM_TRAINED)) {
+        nnti_set_error(&net->error, NNT_ERR_STATE, net->trains ? "%s: '%s' is not trained and has no gradient" : "%s: '%s' has no gradient: the net was compiled without an optimizer", where, name);
+        return NULL;
+    }
+    data = net->memory + p->offset + (gradient ? net->plan.memory.params / sizeof(float) : 0);
+    return nnti_new_tensor(net, net->on, p->rank, p->size, data);
+}
+NNT_API nnt_tensor *nnt_param(nnt_net *net, const char *name) { return nnti_param_view(net, "nnt_param", name, 0); }
+NNT_API nnt_tensor *nnt_grad(nnt_net *net, const char *name)  { return nnti_param_view(net, "nnt_grad", name, 1); }
+
+NNT_API nnt_tensor *nnt_tensor_from(nnt_net *net, const char *device, int rank, const int64_t *size, const float *data)
+{
+    nnti_open_device *on = NULL;
+    nnt_tensor *t;
+    int64_t count = 1;
+    nnt_result r;
+    int i;
+    if (!net) return NULL;
+    if (rank < 1 || rank > 4 || !size) { nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "tensor: rank %d; it must be 1 to 4, with that many sizes", rank); return NULL; }
+    for (i = 0; i < rank; i++) {
+        if (size[i] < 1) { nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "tensor: size %I in dimension %d; it must be at least 1", size[i], i); return NULL; }
+        count = nnti_mul64(count, size[i]);
+    }
+    if (count < 0 || (uint64_t)count > SIZE_MAX / sizeof(float)) { nnti_set_error(&net->error, NNT_ERR_MEMORY, "tensor: its sizes pass the address space"); return NULL; }
+    if (nnti_open(net, "tensor", device, 0, &on)) return NULL;
+    t = nnti_new_tensor(net, on, rank, size, NULL);
+    if (!t) return NULL;
+    r = data ? on->backend->upload(on->device, t->data, data, (size_t)count * sizeof(float)) : on->backend->fill(on->device, t->data, 0.0f, count);
+    if (r) { nnti_device_failed(net, on, r, "tensor"); nnt_tensor_free(t); return NULL; }
+    return t;
+}
+NNT_API nnt_tensor *nnt_tensor_new(nnt_net *net, const char *device, int rank, const int64_t *size) { return nnt_tensor_from(net, device, rank, size, NULL); }
+NNT_API void nnt_tensor_free(nnt_tensor *t)
+{
+    if (!t) return;
+    if (!t->view) t->on->backend->release(t->on->device, t->data, (size_t)t->count * sizeof(float));
+    *t->link = t->next;
+    if (t->next) t->next->link = t->link;
+    nnti_free(&t->net->a, t, sizeof *t);
+}
+NNT_API int nnt_tensor_rank(const nnt_tensor *t) { return t ? t->rank : 0; }
+NNT_API int64_t nnt_tensor_size(const nnt_tensor *t, int dim)
+{
+    if (!t || dim < -1 || dim >= t->rank) return 0;
+    return dim < 0 ? t->count : t->size[dim];
+}
+NNT_API float *nnt_tensor_data(nnt_tensor *t) { return t && t->on->backend == &nnti_cpu_backend ? t->data : NULL; }
+
+static nnt_result nnti_tensor_done(const nnt_tensor *t, nnt_result r, const char *where)
+{
+    return r ? nnti_device_failed(t->net, t->on, r, where) : NNT_OK;
+}
+/* Two tensors of one call: as many values, on one device. */
+static nnt_result nnti_tensor_match(const nnt_tensor *y, const nnt_tensor *x, const char *where, int any_device)
+{
+    if (y->count != x->count)
+        return nnti_set_error(&y->net->error, NNT_ERR_SHAPE, "%s: %I values and %I values; the counts must be equal", where, y->count, x->count);
+    if (!any_device && (y->on->backend != x->on->backend || y->on->index != x->on->index))
+        return nnti_set_error(&y->net->error, NNT_ERR_DEVICE, "%s: operands are on '%s' and '%s'; copy one with nnt_tensor_copy first", where, y->on->text, x->on->text);
+    return NNT_OK;
+}
+NNT_API nnt_result nnt_tensor_fill(nnt_tensor *t, float value)
+{
+    if (!t) return NNT_ERR_ARGUMENT;
+    return nnti_tensor_done(t, t->on->backend->fill(t->on->device, t->data, value, t->count), "nnt_tensor_fill");
+}
+NNT_API nnt_result nnt_tensor_randn(nnt_tensor *t, uint64_t seed)
+{
+    if (!t) return NNT_ERR_ARGUMENT;
+    return nnti_tensor_done(t, t->on->backend->random(t->on->device, t->data, t->count, NNT_RANDOM_NORMAL, 0.0f, 1.0f, seed), "nnt_tensor_randn");
+}
+NNT_API nnt_result nnt_tensor_uniform(nnt_tensor *t, float low, float high, uint64_t seed)
+{
+    if (!t) return NNT_ERR_ARGUMENT;
+    if (!nnti_finite(low) || !nnti_finite(high) || low > high)
+        return nnti_set_error(&t->net->error, NNT_ERR_ARGUMENT, "nnt_tensor_uniform: from %g to %g; bounds must be finite, the first not above the second", (double)low, (double)high);
+    return nnti_tensor_done(t, t->on->backend->random(t->on->device, t->data, t->count, NNT_RANDOM_UNIFORM, low, high, seed), "nnt_tensor_uniform");
+}
+NNT_API nnt_result nnt_tensor_add_noise(nnt_tensor *t, float deviation, uint64_t seed)
+{
+    if (!t) return NNT_ERR_ARGUMENT;
+    if (!nnti_finite(deviation) || deviation < 0) return nnti_set_error(&t->net->error, NNT_ERR_ARGUMENT, "nnt_tensor_add_noise: deviation %g; it must be finite and not negative", (double)deviation);
+    return nnti_tensor_done(t, t->on->backend->random(t->on->device, t->data, t->count, NNT_RANDOM_ADD_NORMAL, deviation, 0.0f, seed), "nnt_tensor_add_noise");
+}
+NNT_API nnt_result nnt_tensor_add(nnt_tensor *y, const nnt_tensor *a, const nnt_tensor *b)
+{
+    nnt_result r;
+    if (!y || !a || !b) return NNT_ERR_ARGUMENT;
+    r = nnti_tensor_match(y, a, "nnt_tensor_add", 0);
+    if (!r) r = nnti_tensor_match(y, b, "nnt_tensor_add", 0);
+    if (r) return r;
+    return nnti_tensor_done(y, y->on->backend->axpby(y->on->device, y->data, 1.0f, a->data, 1.0f, b->data, y->count), "nnt_tensor_add");
+}
+NNT_API nnt_result nnt_tensor_scale(nnt_tensor *t, float factor)
+{
+    if (!t) return NNT_ERR_ARGUMENT;
+    return nnti_tensor_done(t, t->on->backend->axpby(t->on->device, t->data, factor, t->data, 0.0f, NULL, t->count), "nnt_tensor_scale");
+}
+NNT_API nnt_result nnt_tensor_read(const nnt_tensor *t, float *data)
+{
+    if (!t || !data) return NNT_ERR_ARGUMENT;
+    return nnti_tensor_done(t, t->on->backend->download(t->on->device, data, t->data, (size_t)t->count * sizeof(float)), "nnt_tensor_read");
+}
+NNT_API nnt_result nnt_tensor_write(nnt_tensor *t, const float *data)
+{
+    if (!t || !data) return NNT_ERR_ARGUMENT;
+    return nnti_tensor_done(t, t->on->backend->upload(t->on->device, t->data, data, (size_t)t->count * sizeof(float)), "nnt_tensor_write");
+}
+NNT_API nnt_result nnt_tensor_copy(nnt_tensor *to, const nnt_tensor *from)
+{
+    const nnti_open_device *a, *b;
+    enum { BLOCK = 1024 };
+    float block[BLOCK];
+    int64_t i;
+    nnt_result r;
+    if (!to || !from) return NNT_ERR_ARGUMENT;
+    r = nnti_tensor_match(to, from, "nnt_tensor_copy", 1);
+    if (r || to->data == from->data) return r;
+    a = from->on;
+    b = to->on;
+    if (a->backend == b->backend && a->index == b->index)
+        return nnti_tensor_done(to, b->backend->axpby(b->device, to->data, 1.0f, from->data, 0.0f, NULL, to->count), "nnt_tensor_copy");
+    if (a->backend == &nnti_cpu_backend) return nnt_tensor_write(to, from->data);
+    if (b->backend == &nnti_cpu_backend) return nnt_tensor_read(from, to->data);
+    for (i = 0; i < to->count && !r; i += BLOCK) {      /* between two devices: by way of the host */
+        size_t bytes = (size_t)nnti_min64(BLOCK, to->count - i) * sizeof(float);
+        r = a->backend->download(a->device, block, from->data + i, bytes);
+        if (!r) r = b->backend->upload(b->device, to->data + i, block, bytes);
+    }
+    return nnti_tensor_done(to, r, "nnt_tensor_copy");
+}
+
+/* ============================================================================
+   >>input    Whole files, gzip
+   Reads a file into memory and unpacks gzip through stb_image's inflate. What the bytes mean is for >>data to know.
+   ============================================================================ */
+
+#ifndef NNT_NO_STDIO
+
+enum { NNTI_PATH_TEXT = 160 };
+
+/* The path, or the end of a long one, so that a sentence keeps room for what happened. */
+static const char *nnti_path_text(char to[NNTI_PATH_TEXT], const char *path)
+{
+    size_t length = strlen(path);
+    if (length < NNTI_PATH_TEXT) return path;
+    path += length - (NNTI_PATH_TEXT - 4);
+    while (((unsigned char)*path & 0xC0) == 0x80) path++;       /* not in the middle of a character */
+    nnti_format(to, NNTI_PATH_TEXT, "...%s", path);
+    return to;
+}
+
+/* The common causes in our own words: strerror depends on the locale and may not be thread-safe. */
+static const char *nnti_errno_text(int code)
+{
+    switch (code) {
+    case ENOENT: return "there is no such file";
+    case EACCES: return "reading it is not permitted";
+    case EISDIR: return "it is a directory";
+    case EMFILE: return "too many files are open";
+    case EIO:    return "the disk reports an error";
+    }
+    return "the system can't read it";
+}
+
+/* Length of a file just opened, which is then at its start again. -1 when it has none, as a pipe. */
+static int64_t nnti_file_size(FILE *f)
+{
+    int64_t size;
+#if defined(NNTI_WINDOWS)                   /* whose long has 32 bits */
+    if (_fseeki64(f, 0, SEEK_END)) return -1;
+    size = (int64_t)_ftelli64(f);
+#else
+    if (fseek(f, 0, SEEK_END)) return -1;
+    size = (int64_t)ftell(f);
+#endif
+    return size < 0 || fseek(f, 0, SEEK_SET) ? -1 : size;
+}
+
+static nnt_result nnti_read_open_file(const nnt_allocator *a, FILE *f, const char *name, size_t limit,
+                                      uint8_t **data, size_t *bytes, nnti_error *e)
+{
+    int64_t size;
+    size_t got;
+    errno = 0;
+    if (getc(f) == EOF && ferror(f))        /* a directory opens on some systems and fails here */
+        return nnti_set_error(e, NNT_ERR_FILE, "read '%s': %s", name, nnti_errno_text(errno));
+    size = nnti_file_size(f);
+    if (size < 0)
+        return nnti_set_error(e, NNT_ERR_FILE, "read '%s': its length can't be told; it has to be a regular file",
+                              name);
+    if ((uint64_t)size > limit)
+        return nnti_set_error(e, NNT_ERR_FILE, "read '%s': %I bytes; at most %z can be read", name, size, limit);
+    *bytes = (size_t)size;
+    *data = (uint8_t *)nnti_alloc(a, *bytes);
+    if (!*data) return nnti_set_error(e, NNT_ERR_MEMORY, "read '%s': no memory for its %z bytes", name, *bytes);
+    errno = 0;
+    got = fread(*data, 1, *bytes, f);
+    if (got == *bytes) return NNT_OK;
+    nnti_free(a, *data, *bytes);
+    *data = NULL;
+    return nnti_set_error(e, NNT_ERR_FILE, "read '%s': %z of %z bytes came; %s", name, got, *bytes,
+                          ferror(f) ? nnti_errno_text(errno) : "the file became shorter meanwhile");
+}
+
+/* All of a file of at most `limit` bytes; the caller gives *data back with nnti_free(a, *data, *bytes). */
+static nnt_result nnti_read_file(const nnt_allocator *a, const char *path, size_t limit,
+                                 uint8_t **data, size_t *bytes, nnti_error *e)
+{
+    char text[NNTI_PATH_TEXT];
+    const char *name = nnti_path_text(text, path);
+    nnt_result r;
+    FILE *f;
+    *data = NULL;
+    *bytes = 0;
+    errno = 0;
+    f = fopen(path, "rb");
+    if (!f) return nnti_set_error(e, NNT_ERR_FILE, "read '%s': %s", name, nnti_errno_text(errno));
+    r = nnti_read_open_file(a, f, name, limit, data, bytes, e);
+    fclose(f);
+    return r;
+}
+
+#if defined(STBI_INCLUDE_STB_IMAGE_H) && !defined(STBI_NO_ZLIB)
+
+static uint32_t nnti_le32(const uint8_t *p)
+{
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+/* CRC-32 of gzip, four bytes a round: table[k][v] is the remainder of byte v followed by k zero bytes. */
+static uint32_t nnti_crc32(const uint8_t *p, size_t bytes)
+{
+    uint32_t table[4][256], crc = 0xFFFFFFFFu;
+    int i, k;
+    for (i = 0; i < 256; i++) {
+        uint32_t c = (uint32_t)i;
+        for (k = 0; k < 8; k++) c = (c >> 1) ^ (0xEDB88320u & (0u - (c & 1u)));
+        table[0][i] = c;
+    }
+    for (i = 0; i < 256; i++)
+        for (k = 1; k < 4; k++) table[k][i] = (table[k - 1][i] >> 8) ^ table[0][table[k - 1][i] & 255u];
+    for (; bytes >= 4; bytes -= 4, p += 4) {
+        crc ^= nnti_le32(p);
+        crc = table[3][crc & 255u] ^ table[2][(crc >> 8) & 255u] ^ table[1][(crc >> 16) & 255u] ^ table[0][crc >> 24];
+    }
+    for (; bytes; bytes--, p++) crc = (crc >> 8) ^ table[0][(crc ^ *p) & 255u];
+    return ~crc;
+}
+
+enum { NNTI_GZIP_HCRC = 2, NNTI_GZIP_EXTRA = 4, NNTI_GZIP_NAME = 8, NNTI_GZIP_COMMENT = 16, NNTI_GZIP_RESERVED = 0xE0 };
+
+/* Behind the text of zero-terminated bytes at `at`; beyond `bytes` when the end is missing. */
+static size_t nnti_gzip_skip_text(const uint8_t *p, size_t bytes, size_t at)
+{
+    while (at < bytes && p[at]) at++;
+    return at + 1;
+}
+/* Where the compressed data of a gzip file begins (RFC 1952), or 0 and why there is none. */
+static size_t nnti_gzip_start(const uint8_t *p, size_t bytes, const char **why)
+{
+    size_t at = 10;
+    *why = "its header is cut off";
+    if (bytes < at) return 0;
+    if (p[2] != 8) { *why = "it is not compressed by DEFLATE"; return 0; }
+    if (p[3] & NNTI_GZIP_RESERVED) { *why = "its header uses flags that are not defined"; return 0; }
+    if (p[3] & NNTI_GZIP_EXTRA) {
+        if (bytes < at + 2) return 0;
+        at += 2 + (size_t)p[at] + ((size_t)p[at + 1] << 8);
+    }
+    if (p[3] & NNTI_GZIP_NAME) at = nnti_gzip_skip_text(p, bytes, at);
+    if (p[3] & NNTI_GZIP_COMMENT) at = nnti_gzip_skip_text(p, bytes, at);
+    if (p[3] & NNTI_GZIP_HCRC) {
+        if (bytes < at + 2) return 0;
+        if ((nnti_crc32(p, at) & 0xFFFFu) != ((uint32_t)p[at] | (uint32_t)p[at + 1] << 8)) {
+            *why = "its header's checksum is wrong";
+            return 0;
+        }
+        at += 2;
+    }
+    return at < bytes ? at : 0;
+}
+
+/* Unpacks a gzip file of one member. The size in its ending is only a claim: it is believed up to what DEFLATE can do,
+   1032 bytes from one (258 bytes from two bits), and the content has to agree with it and with the checksum. */
+static nnt_result nnti_gunzip(const nnt_allocator *a, const char *name, const uint8_t *p, size_t bytes,
+                              uint8_t **data, size_t *data_bytes, nnti_error *e)
+{
+    const char *why;
+    size_t start = nnti_gzip_start(p, bytes, &why), claimed;
+    int got;
+    if (start && bytes - start < 8) { start = 0; why = "its ending is missing"; }
+    if (!start) return nnti_set_error(e, NNT_ERR_FORMAT, "gzip '%s': %s; fetch the file again", name, why);
+    claimed = nnti_le32(p + bytes - 4);
+    if (claimed / 1032 > bytes - start - 8)
+        return nnti_set_error(e, NNT_ERR_FORMAT, "gzip '%s': its ending claims %z bytes, more than %z compressed ones "
+                              "can hold; it is cut off or damaged, fetch the file again", name, claimed,
+                              bytes - start - 8);
+    if (bytes - start > (size_t)INT_MAX || claimed > (size_t)INT_MAX)
+        return nnti_set_error(e, NNT_ERR_UNSUPPORTED, "gzip '%s': %z bytes packed, %z unpacked; stb_image unpacks "
+                              "less than 2 GiB, use gunzip first", name, bytes, claimed);
+    *data = (uint8_t *)nnti_alloc(a, claimed);
+    if (!*data) return nnti_set_error(e, NNT_ERR_MEMORY, "gzip '%s': no memory for the %z bytes in it", name, claimed);
+    *data_bytes = claimed;
+    /* with the ending: stb_image wants bytes behind the last symbol */
+    got = stbi_zlib_decode_noheader_buffer((char *)*data, (int)claimed, (const char *)p + start, (int)(bytes - start));
+    if (got >= 0 && (size_t)got == claimed && nnti_crc32(*data, claimed) == nnti_le32(p + bytes - 8)) return NNT_OK;
+    nnti_free(a, *data, claimed);
+    *data = NULL;
+    *data_bytes = 0;
+    return nnti_set_error(e, NNT_ERR_FORMAT, "gzip '%s': its content does not have the size (%z bytes) and checksum "
+                          "of its ending; it is cut off, damaged or several gzip files in one, fetch the file again",
+                          name, claimed);
+}
+
+#else
+
+static nnt_result nnti_gunzip(const nnt_allocator *a, const char *name, const uint8_t *p, size_t bytes,
+                              uint8_t **data, size_t *data_bytes, nnti_error *e)
+{
+    (void)a; (void)p; (void)bytes; (void)data; (void)data_bytes;
+    return nnti_set_error(e, NNT_ERR_UNSUPPORTED, "gzip '%s': this is a gzip file, and unpacking needs stb_image; "
+                          "include stb_image.h before nntrain.h's implementation, or use gunzip first", name);
+}
+
+#endif
+#endif /* NNT_NO_STDIO */
+
+/* ============================================================================
+   >>data    Datasets: arrays, a reader of the user's, IDX files
+   Checks what is given once, at creation; afterwards a dataset is never written to, so any number of threads may read
+   it. Everything is a reader inside: >>loader only calls read_fn.
+   ============================================================================ */
+
+struct nnt_dataset {
+    nnt_allocator   a;
+    nnti_error      error;
+    nnt_reader_desc reader;
+    int64_t         sample;                 /* floats of one */
+    nnt_arrays_desc arrays;                 /* what nnti_read_arrays reads */
+    float           byte_value[256];        /* v / 255, rounded to the nearest float */
+    uint8_t        *images;                 /* IDX: the unpacked file, and the labels made of the other one */
+    size_t          images_bytes;
+    int32_t        *labels;
+    size_t          labels_bytes;
+};
+
+static nnt_dataset *nnti_dataset_new(const nnt_allocator *a)
+{
+    nnt_allocator own = nnti_allocator(a);
+    nnt_dataset *d = (nnt_dataset *)nnti_zalloc(&own, 1, sizeof *d);
+    int v;
+    if (!d) return NULL;
+    d->a = own;
+    /* in double, so that a compiler that multiplies by 1/255 (-ffast-math) still gets every one right */
+    for (v = 0; v < 256; v++) d->byte_value[v] = (float)((double)v / 255.0);
+    return d;
+}
+
+/* Keeps the reader after checking that its sizes are positive and that a sample fits the memory's addresses. */
+static nnt_result nnti_dataset_use(nnt_dataset *d, const char *who, const nnt_reader_desc *r)
+{
+    int64_t sample = nnti_mul64(r->channels, nnti_mul64(r->height, r->width));
+    if (r->count <= 0)
+        return nnti_set_error(&d->error, NNT_ERR_ARGUMENT, "%s: count is %I; at least one sample is needed", who,
+                              r->count);
+    if (r->channels <= 0 || r->height <= 0 || r->width <= 0)
+        return nnti_set_error(&d->error, NNT_ERR_ARGUMENT, "%s: a sample of %d x %d x %d (channels, height, width); "
+                              "all three have to be at least 1", who, r->channels, r->height, r->width);
+    if (r->target_size < 0 || r->classes < 0)
+        return nnti_set_error(&d->error, NNT_ERR_ARGUMENT, "%s: target_size is %d and classes %d; neither can be "
+                              "negative", who, r->target_size, r->classes);
+    if (sample < 0 || (uint64_t)sample > SIZE_MAX / sizeof(float))
+        return nnti_set_error(&d->error, NNT_ERR_ARGUMENT, "%s: a sample of %d x %d x %d is more than can be "
+                              "addressed", who, r->channels, r->height, r->width);
+    if (!r->read_fn) return nnti_set_error(&d->error, NNT_ERR_ARGUMENT, "%s: read_fn is NULL", who);
+    d->reader = *r;
+    d->sample = sample;
+    return NNT_OK;
+}
+
+static nnt_result nnti_read_arrays(void *user, int64_t index, float *x, int32_t *label, float *target,
+                                   char *why, size_t cap)
+{
+    const nnt_dataset *d = (const nnt_dataset *)user;
+    const nnt_arrays_desc *s = &d->arrays;
+    size_t first = (size_t)index * (size_t)d->sample, n = (size_t)d->sample, i;
+    (void)why; (void)cap;
+    if (s->x) memcpy(x, s->x + first, n * sizeof *x);
+    else for (i = 0; i < n; i++) x[i] = d->byte_value[s->x_u8[first + i]];
+    if (s->labels) *label = s->labels[index];
+    if (s->targets)
+        memcpy(target, s->targets + (size_t)index * (size_t)s->target_size, (size_t)s->target_size * sizeof *target);
+    return NNT_OK;
+}
+
+static nnt_result nnti_check_label(nnti_error *e, const char *who, int64_t sample, int32_t label, int classes)
+{
+    if (label >= 0 && label < classes) return NNT_OK;
+    return nnti_set_error(e, NNT_ERR_DATA, "%s: label %d of sample %I; with %d classes labels go from 0 to %d", who,
+                          label, sample, classes, classes - 1);
+}
+/* Largest label + 1, or INT_MAX: then the label INT_MAX is left over for nnti_check_label to refuse. */
+static int nnti_count_classes(const int32_t *labels, int64_t count)
+{
+    int64_t i;
+    int32_t largest = 0;
+    for (i = 0; i < count; i++) if (labels[i] > largest) largest = labels[i];
+    return largest < INT_MAX ? largest + 1 : INT_MAX;
+}
+
+static nnt_result nnti_use_arrays(nnt_dataset *d, const char *who, nnt_arrays_desc s)
+{
+    nnti_error *e = &d->error;
+    nnt_reader_desc r;
+    int64_t i;
+    if (!s.x == !s.x_u8)
+        return nnti_set_error(e, NNT_ERR_ARGUMENT, "%s: x and x_u8 are both %s; one of them has to hold the samples",
+                              who, s.x ? "given" : "NULL");
+    if (!s.targets != !s.target_size)
+        return nnti_set_error(e, NNT_ERR_ARGUMENT, "%s: targets is %s but target_size is %d; give both or neither", who,
+                              s.targets ? "given" : "NULL", s.target_size);
+    if (s.classes > 0 && !s.labels)
+        return nnti_set_error(e, NNT_ERR_ARGUMENT, "%s: classes is %d but labels is NULL; give both or neither", who,
+                              s.classes);
+    memset(&r, 0, sizeof r);
+    r.count = s.count;
+    r.channels = s.channels;
+    r.height = s.height;
+    r.width = s.width;
+    r.target_size = s.target_size;
+    r.classes = s.labels && !s.classes ? nnti_count_classes(s.labels, s.count) : s.classes;
+    r.read_fn = nnti_read_arrays;
+    r.user = d;
+    if (nnti_dataset_use(d, who, &r)) return (nnt_result)e->code;
+    if ((uint64_t)s.count > SIZE_MAX / sizeof(float) / (uint64_t)nnti_max64(d->sample, s.target_size))
+        return nnti_set_error(e, NNT_ERR_ARGUMENT, "%s: %I samples of %d x %d x %d are more than can be addressed",
+                              who, s.count, s.channels, s.height, s.width);
+    d->arrays = s;
+    for (i = 0; s.labels && i < s.count; i++)
+        if (nnti_check_label(e, who, i, s.labels[i], r.classes)) return (nnt_result)e->code;
+    return NNT_OK;
+}
+
+NNT_API nnt_dataset *nnt_dataset_arrays(nnt_arrays_desc desc, const nnt_allocator *a)
+{
+    nnt_dataset *d = nnti_dataset_new(a);
+    if (d) nnti_use_arrays(d, "dataset_arrays", desc);
+    return d;
+}
+
+NNT_API nnt_dataset *nnt_dataset_reader(nnt_reader_desc desc, const nnt_allocator *a)
+{
+    nnt_dataset *d = nnti_dataset_new(a);
+    if (d) nnti_dataset_use(d, "dataset_reader", &desc);
+    return d;
+}
+
+#ifndef NNT_NO_STDIO
+
+/* An IDX file: 00 00, the values' type, the number of dimensions, each size in 4 bytes (highest first), the values. */
+enum { NNTI_IDX_BYTES = 0x08, NNTI_IDX_DIMS = 4 };
+
+typedef struct nnti_idx {
+    const char    *name;                    /* for sentences */
+    char           name_text[NNTI_PATH_TEXT];
+    uint8_t       *memory;                  /* the unpacked file */
+    size_t         memory_bytes;
+    int            dims;
+    uint32_t       size[NNTI_IDX_DIMS];
+    const uint8_t *values;
+} nnti_idx;
+
+/* What each kind of file has to look like. */
+typedef struct nnti_idx_kind { int least_dims, most_dims; const char *wanted; } nnti_idx_kind;
+static const nnti_idx_kind nnti_idx_images = {
+    3, 4, "images have 3 (count, height, width) or 4 (count, channels, height, width)"
+};
+static const nnti_idx_kind nnti_idx_labels = { 1, 1, "labels have 1 (count)" };
+
+/* What other values than unsigned bytes are called; NULL: no type of the format. */
+static const char *nnti_idx_type_name(int type)
+{
+    switch (type) {
+    case 0x09: return "signed bytes";
+    case 0x0B: return "16-bit integers";
+    case 0x0C: return "32-bit integers";
+    case 0x0D: return "floats";
+    case 0x0E: return "doubles";
+    }
+    return NULL;
+}
+static void nnti_idx_sizes_text(char *to, size_t cap, const nnti_idx *x)
+{
+    nnti_text t = nnti_text_begin(to, cap);
+    int i;
+    for (i = 0; i < x->dims; i++) nnti_put(&t, i ? " x %I" : "%I", (int64_t)x->size[i]);
+    nnti_text_end(&t);
+}
+
+/* The first four bytes. */
+static nnt_result nnti_idx_magic(nnti_idx *x, const nnti_idx_kind *kind, nnti_error *e)
+{
+    const uint8_t *p = x->memory;
+    const char *type;
+    if (x->memory_bytes < 4)
+        return nnti_set_error(e, NNT_ERR_FORMAT, "idx '%s': %z bytes, fewer than the header of an IDX file; fetch the "
+                              "file again", x->name, x->memory_bytes);
+    type = nnti_idx_type_name(p[2]);
+    if (p[0] || p[1] || (p[2] != NNTI_IDX_BYTES && !type))
+        return nnti_set_error(e, NNT_ERR_FORMAT, "idx '%s': %s; an IDX file begins with the bytes 0 0 8, a gzip file "
+                              "with 31 139, this one with %d %d %d", x->name, p[0] == '<' ? "this is a web page, fetch "
+                              "the data file itself" : "this is no IDX file", p[0], p[1], p[2]);
+    if (type)
+        return nnti_set_error(e, NNT_ERR_UNSUPPORTED, "idx '%s': holds %s; only unsigned bytes can be read, use "
+                              "nnt_dataset_arrays or nnt_dataset_reader for others", x->name, type);
+    x->dims = p[3];
+    if (x->dims < kind->least_dims || x->dims > kind->most_dims)
+        return nnti_set_error(e, NNT_ERR_FORMAT, "idx '%s': has %d dimensions; %s; are images and labels swapped?",
+                              x->name, x->dims, kind->wanted);
+    return NNT_OK;
+}
+static uint32_t nnti_be32(const uint8_t *p)
+{
+    return (uint32_t)p[3] | (uint32_t)p[2] << 8 | (uint32_t)p[1] << 16 | (uint32_t)p[0] << 24;
+}
+/* The sizes, which have to agree with the file's length to the byte. */
+static nnt_result nnti_idx_sizes(nnti_idx *x, nnti_error *e)
+{
+    size_t head = 4 + 4 * (size_t)x->dims;
+    int64_t values = 1, needed, present = (int64_t)x->memory_bytes;
+    char sizes[64];
+    int i;
+    if (x->memory_bytes < head)
+        return nnti_set_error(e, NNT_ERR_FORMAT, "idx '%s': %z bytes, but a header of %d dimensions takes %z; the "
+                              "file is cut off, fetch it again", x->name, x->memory_bytes, x->dims, head);
+    for (i = 0; i < x->dims; i++) {
+        x->size[i] = nnti_be32(x->memory + 4 + 4 * i);
+        values = i > 0 && x->size[i] > (uint32_t)INT_MAX ? -1 : nnti_mul64(values, x->size[i]);
+    }
+    nnti_idx_sizes_text(sizes, sizeof sizes, x);
+    if (values < 0)
+        return nnti_set_error(e, NNT_ERR_FORMAT, "idx '%s': its header says %s, which can't be in %I bytes; the file "
+                              "is damaged, fetch it again", x->name, sizes, present);
+    needed = values + (int64_t)head;
+    if (needed != present)
+        return nnti_set_error(e, NNT_ERR_FORMAT, "idx '%s': its header says %s and needs %I bytes, the file has %I; "
+                              "it is %s, fetch it again", x->name, sizes, needed, present,
+                              needed > present ? "cut off or damaged" : "damaged or no IDX file");
+    if (values == 0)
+        return nnti_set_error(e, NNT_ERR_FORMAT, "idx '%s': its header says %s: there are no values in it", x->name,
+                              sizes);
+    x->values = x->memory + head;
+    return NNT_OK;
+}
+
+static void nnti_idx_free(const nnt_allocator *a, nnti_idx *x)
+{
+    nnti_free(a, x->memory, x->memory_bytes);
+    x->memory = NULL;
+}
+/* Reads, unpacks and checks a file. Whether it is compressed is told by its content: names get lost on the way, and
+   browsers unpack without being asked. x is to be freed whatever is returned. */
+static nnt_result nnti_idx_read(const nnt_allocator *a, const char *path, const nnti_idx_kind *kind, nnti_idx *x,
+                                nnti_error *e)
+{
+    nnt_result r;
+    memset(x, 0, sizeof *x);
+    x->name = nnti_path_text(x->name_text, path);
+    r = nnti_read_file(a, path, SIZE_MAX, &x->memory, &x->memory_bytes, e);
+    if (!r && x->memory_bytes >= 2 && x->memory[0] == 0x1F && x->memory[1] == 0x8B) {
+        uint8_t *packed = x->memory;
+        size_t packed_bytes = x->memory_bytes;
+        x->memory = NULL;
+        r = nnti_gunzip(a, x->name, packed, packed_bytes, &x->memory, &x->memory_bytes, e);
+        nnti_free(a, packed, packed_bytes);
+    }
+    if (!r) r = nnti_idx_magic(x, kind, e);
+    if (!r) r = nnti_idx_sizes(x, e);
+    return r;
+}
+
+/* Labels as 32-bit numbers, owned by the dataset. */
+static nnt_result nnti_idx_take_labels(nnt_dataset *d, const nnti_idx *images, const nnti_idx *labels)
+{
+    size_t count = labels->size[0], bytes, i;
+    if (images->size[0] != labels->size[0])
+        return nnti_set_error(&d->error, NNT_ERR_FORMAT, "idx: %I images in '%s' but %I labels in '%s'; the two files "
+                              "don't belong together", (int64_t)images->size[0], images->name,
+                              (int64_t)labels->size[0], labels->name);
+    if (nnti_mul_size(count, sizeof *d->labels, &bytes)) d->labels = (int32_t *)nnti_alloc(&d->a, bytes);
+    if (!d->labels) return nnti_set_error(&d->error, NNT_ERR_MEMORY, "idx '%s': no memory for its %z labels",
+                                          labels->name, count);
+    d->labels_bytes = bytes;
+    for (i = 0; i < count; i++) d->labels[i] = labels->values[i];
+    return NNT_OK;
+}
+/* The images stay in memory as the bytes that they are. */
+static nnt_result nnti_idx_use(nnt_dataset *d, nnti_idx *images)
+{
+    int last = images->dims - 1;
+    nnt_arrays_desc s;
+    memset(&s, 0, sizeof s);
+    s.count = images->size[0];
+    s.channels = images->dims == 4 ? (int)images->size[1] : 1;
+    s.height = (int)images->size[last - 1];
+    s.width = (int)images->size[last];
+    s.x_u8 = images->values;
+    s.labels = d->labels;
+    d->images = images->memory;
+    d->images_bytes = images->memory_bytes;
+    images->memory = NULL;
+    return nnti_use_arrays(d, "dataset_idx", s);
+}
+
+NNT_API nnt_dataset *nnt_dataset_idx(const char *images, const char *labels, const nnt_allocator *a)
+{
+    nnt_dataset *d = nnti_dataset_new(a);
+    nnti_idx x, y;
+    nnt_result r;
+    if (!d) return NULL;
+    if (!images) {
+        nnti_set_error(&d->error, NNT_ERR_ARGUMENT, "dataset_idx: images is NULL; give the path of an IDX file");
+        return d;
+    }
+    memset(&y, 0, sizeof y);
+    r = nnti_idx_read(&d->a, images, &nnti_idx_images, &x, &d->error);
+    if (!r && labels) r = nnti_idx_read(&d->a, labels, &nnti_idx_labels, &y, &d->error);
+    if (!r && labels) r = nnti_idx_take_labels(d, &x, &y);
+    if (!r) nnti_idx_use(d, &x);
+    nnti_idx_free(&d->a, &x);
+    nnti_idx_free(&d->a, &y);
+    return d;
+}
+
+#else
+
+NNT_API nnt_dataset *nnt_dataset_idx(const char *images, const char *labels, const nnt_allocator *a)
+{
+    nnt_dataset *d = nnti_dataset_new(a);
+    (void)images; (void)labels;
+    if (d) nnti_set_error(&d->error, NNT_ERR_UNSUPPORTED, "dataset_idx: this build reads no files (NNT_NO_STDIO); use "
+                          "nnt_dataset_arrays or nnt_dataset_reader");
+    return d;
+}
+
+#endif
+
+NNT_API void nnt_dataset_free(nnt_dataset *d)
+{
+    nnt_allocator a;
+    if (!d) return;
+    a = d->a;
+    nnti_free(&a, d->images, d->images_bytes);
+    nnti_free(&a, d->labels, d->labels_bytes);
+    nnti_free(&a, d, sizeof *d);
+}
+
+NNT_API const char *nnt_dataset_error(const nnt_dataset *d) { return d ? d->error.text : "out of memory"; }
+NNT_API int64_t nnt_dataset_count(const nnt_dataset *d) { return d && !d->error.code ? d->reader.count : 0; }
+NNT_API int nnt_dataset_classes(const nnt_dataset *d) { return d && !d->error.code ? d->reader.classes : 0; }
+NNT_API nnt_result nnt_dataset_error_code(const nnt_dataset *d)
+{
+    return d ? (nnt_result)d->error.code : NNT_ERR_MEMORY;
+}
+
+NNT_API nnt_result nnt_dataset_shape(const nnt_dataset *d, int shape[3])
+{
+    nnt_result r = nnt_dataset_error_code(d);
+    if (!shape) return r ? r : NNT_ERR_ARGUMENT;
+    shape[0] = r ? 0 : d->reader.channels;
+    shape[1] = r ? 0 : d->reader.height;
+    shape[2] = r ? 0 : d->reader.width;
+    return r;
+}
+
+/* ============================================================================
+   >>loader    Batches of a dataset, made ahead by worker threads
+   All memory is taken at creation. Tickets number the batches over all epochs; the batch of ticket t is made in slot
+   t % slots and given out in the order of tickets, so neither content nor order depends on the workers.
+   ============================================================================ */
+
+/* A worker makes whole batches, not single samples: the threads meet only twice a batch, and of several bad samples it
+   is always the batch's first that is reported. */
+typedef struct nnti_slot {
+    float     *x;
+    int32_t   *labels;                      /* NULL when the dataset has none; targets too */
+    float     *targets;
+    int64_t   *indices;
+    int        count;
+    int64_t    ticket;                      /* of the batch that is finished here; -1: none */
+    nnti_error error;                       /* what happened to it */
+} nnti_slot;
+
+struct nnt_loader {
+    nnt_allocator   a;
+    nnti_error      error;                  /* the last one */
+    int             broken;                 /* creation failed, error says why */
+    nnt_dataset    *dataset;
+    nnt_loader_desc desc;
+    int64_t         batches;                /* an epoch */
+    int             rows;                   /* samples that a slot has room for */
+
+    nnti_slot      *slots;
+    int             slot_count;             /* finished or in work at most slot_count - 1: the caller holds one */
+    void           *memory;                 /* all slots' arrays */
+    size_t          memory_bytes;
+    int64_t        *order;                  /* shuffled indices of epoch order_epoch; NULL: not shuffled */
+
+    int64_t         epoch, batch;           /* what nnt_loader_next gives next */
+    double          wait_seconds;
+
+    nnti_mutex      mutex;                  /* guards from here on */
+    nnti_cond       work, news;             /* for workers: there may be work; for the caller: something was finished */
+    int             sync_count;             /* of the three, those that were made */
+    int64_t         taken, claimed;         /* next ticket for the caller, for the workers */
+    int64_t         claim_epoch, claim_batch;   /* what ticket `claimed` will be */
+    int64_t         order_epoch;
+    int             shuffling;              /* a worker is writing order: nobody may claim */
+    int             active;                 /* workers outside of the mutex */
+    int             halted;                 /* a batch failed: no more are made until the rewind */
+    int             quit;
+    int             cancel;                 /* atomic: what is in work is not wanted any more */
+    nnti_thread    *threads;
+    int             started;                /* 0: batches are made in nnt_loader_next */
+};
+
+/* ---- order ---- */
+
+enum { NNTI_STREAM_SHUFFLE = 0xFFFF };      /* layers count their streams from 1 */
+#define NNTI_EPOCHS ((int64_t)1 << 48)      /* what fits the random numbers' counter */
+
+typedef struct nnti_shuffle_draw { uint64_t seed, epoch, block; uint32_t word[4]; int used; } nnti_shuffle_draw;
+
+static uint64_t nnti_draw64(nnti_shuffle_draw *s)
+{
+    if (s->used == 4) {
+        nnti_random4(s->word, s->seed, s->epoch, NNTI_STREAM_SHUFFLE, (uint32_t)(s->block >> 32), (uint32_t)s->block);
+        s->block++;
+        s->used = 0;
+    }
+    s->used += 2;
+    return s->word[s->used - 2] | (uint64_t)s->word[s->used - 1] << 32;
+}
+
+/* Fisher-Yates: for i = count-1 .. 1 swap order[i] with order[j], j uniform in [0, i]: as many bits as i has are drawn
+   until they are at most i, which favours no j. 0 when *cancel became set; order is useless then. */
+static int nnti_shuffle(int64_t *order, int64_t count, uint64_t seed, int64_t epoch, const int *cancel)
+{
+    nnti_shuffle_draw s;
+    uint64_t mask = ~(uint64_t)0, j;
+    int64_t i, swap;
+    s.seed = seed;
+    s.epoch = (uint64_t)epoch;
+    s.block = 0;
+    s.used = 4;
+    for (i = 0; i < count; i++) order[i] = i;
+    for (i = count - 1; i > 0; i--) {
+        while (mask >> 1 >= (uint64_t)i) mask >>= 1;
+        do j = nnti_draw64(&s) & mask; while (j > (uint64_t)i);
+        swap = order[i];
+        order[i] = order[j];
+        order[j] = swap;
+        if ((i & 0xFFFF) == 0 && nnti_atomic_load(cancel)) return 0;
+    }
+    return 1;
+}
+
+/* ---- making batches ---- */
+
+static nnt_result nnti_read_sample(const nnt_dataset *d, nnti_slot *s, int row)
+{
+    const nnt_reader_desc *r = &d->reader;
+    int64_t index = s->indices[row];
+    float *target = s->targets ? s->targets + (size_t)row * (size_t)r->target_size : NULL;
+    int32_t label = -1;                     /* so that a reader which gives none is found out */
+    char why[NNTI_ERROR_TEXT - 64];
+    nnt_result result;
+    why[0] = 0;
+    result = r->read_fn(r->user, index, s->x + (size_t)row * (size_t)d->sample, &label, target, why, sizeof why);
+    why[sizeof why - 1] = 0;
+    if (result)
+        return nnti_set_error(&s->error, result, "loader: sample %I: %s", index,
+                              why[0] ? why : nnt_result_name(result));
+    if (!s->labels) return NNT_OK;
+    s->labels[row] = label;
+    return nnti_check_label(&s->error, "loader", index, label, r->classes);
+}
+
+/* Takes a ticket: the next batch's indices into its slot. With the mutex, and order being that of claim_epoch. */
+static nnti_slot *nnti_loader_claim(nnt_loader *l)
+{
+    nnti_slot *s = &l->slots[l->claimed++ % l->slot_count];
+    int64_t first = l->claim_batch * l->desc.batch, i;
+    s->count = (int)nnti_min64(l->desc.batch, l->dataset->reader.count - first);
+    for (i = 0; i < s->count; i++) s->indices[i] = l->order ? l->order[first + i] : first + i;
+    nnti_clear_error(&s->error);
+    if (++l->claim_batch == l->batches) { l->claim_batch = 0; l->claim_epoch++; }
+    return s;
+}
+static void nnti_loader_make_order(nnt_loader *l)
+{
+    int64_t epoch = l->claim_epoch;
+    int done;
+    l->shuffling = 1;
+    nnti_unlock(&l->mutex);
+    done = nnti_shuffle(l->order, l->dataset->reader.count, l->desc.seed, epoch, &l->cancel);
+    nnti_lock(&l->mutex);
+    l->order_epoch = done ? epoch : -1;
+    l->shuffling = 0;
+    nnti_cond_broadcast(&l->work);
+}
+static void nnti_loader_make_batch(nnt_loader *l)
+{
+    int64_t ticket = l->claimed;
+    nnti_slot *s = nnti_loader_claim(l);
+    int i;
+    nnti_unlock(&l->mutex);
+    for (i = 0; i < s->count && !s->error.code && !nnti_atomic_load(&l->cancel); i++)
+        nnti_read_sample(l->dataset, s, i);
+    nnti_lock(&l->mutex);
+    s->ticket = ticket;
+    if (s->error.code) l->halted = 1;
+}
+/* One piece of work: the order of an epoch that begins, or a batch. Called with the mutex, which is free meanwhile. */
+static void nnti_loader_make(nnt_loader *l)
+{
+    l->active++;
+    if (l->order && l->order_epoch != l->claim_epoch) nnti_loader_make_order(l);
+    else nnti_loader_make_batch(l);
+    l->active--;
+    nnti_cond_broadcast(&l->news);
+}
+
+static int nnti_loader_has_work(const nnt_loader *l)
+{
+    return !l->shuffling && !l->halted && !nnti_atomic_load(&l->cancel) && l->claimed - l->taken < l->slot_count - 1;
+}
+static void nnti_loader_main(void *arg)
+{
+    nnt_loader *l = (nnt_loader *)arg;
+    nnti_lock(&l->mutex);
+    while (!l->quit) {
+        if (nnti_loader_has_work(l)) nnti_loader_make(l);
+        else nnti_cond_wait(&l->work, &l->mutex);
+    }
+    nnti_unlock(&l->mutex);
+}
+
+/* ---- creation ---- */
+
+static nnt_loader_desc nnti_loader_defaults(nnt_loader_desc d)
+{
+    d.workers = d.workers == 0 ? 1 : d.workers == NNT_NO_WORKERS ? 0 : d.workers;   /* from here on a plain number */
+    if (d.prefetch == 0 && d.workers > 0 && d.workers <= NNTI_MAX_THREADS) d.prefetch = d.workers + 2;
+    return d;
+}
+
+static nnt_result nnti_loader_check(nnt_loader *l)
+{
+    const nnt_loader_desc *d = &l->desc;
+    nnti_error *e = &l->error;
+    int64_t count = nnt_dataset_count(l->dataset);
+    nnt_result r = nnt_dataset_error_code(l->dataset);
+    if (r) return nnti_set_error(e, r, "%s", nnt_dataset_error(l->dataset));
+    if (d->batch <= 0) return nnti_set_error(e, NNT_ERR_ARGUMENT, "loader: batch is %d; at least 1 is needed",
+                                             d->batch);
+    if (d->workers < 0 || d->workers > NNTI_MAX_THREADS)
+        return nnti_set_error(e, NNT_ERR_ARGUMENT, "loader: workers is %d; 0 to %d or NNT_NO_WORKERS are possible",
+                              d->workers, (int)NNTI_MAX_THREADS);
+    if (d->prefetch < 0 || d->prefetch == INT_MAX)
+        return nnti_set_error(e, NNT_ERR_ARGUMENT, "loader: prefetch is %d; 0 (the usual) or a number of batches is "
+                              "possible", d->prefetch);
+    if (d->drop_last && count < d->batch)
+        return nnti_set_error(e, NNT_ERR_ARGUMENT, "loader: drop_last with %I samples and batch %d leaves no batch; "
+                              "make the batch smaller or keep the last one", count, d->batch);
+    l->batches = d->drop_last ? count / d->batch : (count - 1) / d->batch + 1;
+    l->rows = (int)nnti_min64(d->batch, count);
+    l->slot_count = d->workers ? d->prefetch + 1 : 1;
+    return NNT_OK;
+}
+
+/* Adds an array of rows * width values to *total, rounded up so that the next one is aligned too. 0 on overflow. */
+static int nnti_add_rows(size_t *total, int rows, int64_t width, size_t size)
+{
+    size_t bytes;
+    if (!nnti_mul_size((size_t)width, size, &bytes) || !nnti_mul_size((size_t)rows, bytes, &bytes)) return 0;
+    if (!nnti_add_size(bytes, NNTI_ALIGN - 1, &bytes)) return 0;
+    return nnti_add_size(*total, bytes / NNTI_ALIGN * NNTI_ALIGN, total);
+}
+/* The next such array out of the slots' memory; NULL when it has no width. */
+static void *nnti_carve_rows(char **at, int rows, int64_t width, size_t size)
+{
+    void *p = width ? *at : NULL;
+    *at += nnti_round_up((size_t)rows * (size_t)width * size, NNTI_ALIGN);
+    return p;
+}
+
+static nnt_result nnti_loader_take_memory(nnt_loader *l)
+{
+    const nnt_reader_desc *r = &l->dataset->reader;
+    int64_t sample = l->dataset->sample, labels = r->classes > 0, targets = r->target_size;
+    size_t slot = 0;
+    char *at;
+    int i;
+    if (nnti_add_rows(&slot, l->rows, sample, sizeof(float)) && nnti_add_rows(&slot, l->rows, labels, sizeof(int32_t))
+        && nnti_add_rows(&slot, l->rows, targets, sizeof(float)) && nnti_add_rows(&slot, l->rows, 1, sizeof(int64_t))
+        && nnti_mul_size(slot, (size_t)l->slot_count, &l->memory_bytes))
+        l->memory = nnti_alloc(&l->a, l->memory_bytes);
+    l->slots = (nnti_slot *)nnti_zalloc(&l->a, (size_t)l->slot_count, sizeof *l->slots);
+    if (l->desc.shuffle && (uint64_t)r->count <= SIZE_MAX / sizeof *l->order)
+        l->order = (int64_t *)nnti_zalloc(&l->a, (size_t)r->count, sizeof *l->order);
+    if (l->desc.workers) l->threads = (nnti_thread *)nnti_zalloc(&l->a, (size_t)l->desc.workers, sizeof *l->threads);
+    if (!l->memory || !l->slots || (l->desc.shuffle && !l->order) || (l->desc.workers && !l->threads))
+        return nnti_set_error(&l->error, NNT_ERR_MEMORY, "loader: no memory for %d batches of %d samples; make batch "
+                              "or prefetch smaller", l->slot_count, l->rows);
+    at = (char *)l->memory;
+    for (i = 0; i < l->slot_count; i++) {
+        nnti_slot *s = &l->slots[i];
+        s->x = (float *)nnti_carve_rows(&at, l->rows, sample, sizeof(float));
+        s->labels = (int32_t *)nnti_carve_rows(&at, l->rows, labels, sizeof(int32_t));
+        s->targets = (float *)nnti_carve_rows(&at, l->rows, targets, sizeof(float));
+        s->indices = (int64_t *)nnti_carve_rows(&at, l->rows, 1, sizeof(int64_t));
+        s->ticket = -1;
+    }
+    return NNT_OK;
+}
+
+/* Threads live from here to nnt_loader_free. Where the system gives fewer, those do the work; none, the caller. */
+static nnt_result nnti_loader_start(nnt_loader *l)
+{
+    l->order_epoch = -1;
+    if (nnti_mutex_init(&l->mutex)) l->sync_count = 1;
+    if (l->sync_count == 1 && nnti_cond_init(&l->work)) l->sync_count = 2;
+    if (l->sync_count == 2 && nnti_cond_init(&l->news)) l->sync_count = 3;
+    if (l->sync_count < 3) return nnti_set_error(&l->error, NNT_ERR_MEMORY, "loader: the system has no mutex left");
+    while (l->started < l->desc.workers && nnti_thread_start(&l->threads[l->started], nnti_loader_main, l))
+        l->started++;
+    return NNT_OK;
+}
+
+NNT_API nnt_loader *nnt_loader_new(nnt_dataset *d, nnt_loader_desc desc, const nnt_allocator *a)
+{
+    nnt_allocator own = nnti_allocator(a);
+    nnt_loader *l = (nnt_loader *)nnti_zalloc(&own, 1, sizeof *l);
+    nnt_result r;
+    if (!l) return NULL;
+    l->a = own;
+    l->dataset = d;
+    l->desc = nnti_loader_defaults(desc);
+    r = nnti_loader_check(l);
+    if (!r) r = nnti_loader_take_memory(l);
+    if (!r) r = nnti_loader_start(l);
+    l->broken = r != NNT_OK;
+    return l;
+}
+
+NNT_API void nnt_loader_free(nnt_loader *l)
+{
+    nnt_allocator a;
+    int i;
+    if (!l) return;
+    if (l->started) {
+        nnti_lock(&l->mutex);
+        nnti_atomic_store(&l->cancel, 1);
+        l->quit = 1;
+        nnti_cond_broadcast(&l->work);
+        nnti_unlock(&l->mutex);
+        for (i = 0; i < l->started; i++) nnti_thread_join(&l->threads[i]);
+    }
+    if (l->sync_count > 2) nnti_cond_destroy(&l->news);
+    if (l->sync_count > 1) nnti_cond_destroy(&l->work);
+    if (l->sync_count > 0) nnti_mutex_destroy(&l->mutex);
+    a = l->a;
+    nnti_free(&a, l->threads, (size_t)l->desc.workers * sizeof *l->threads);
+    if (l->order) nnti_free(&a, l->order, (size_t)l->dataset->reader.count * sizeof *l->order);
+    nnti_free(&a, l->slots, (size_t)l->slot_count * sizeof *l->slots);
+    nnti_free(&a, l->memory, l->memory_bytes);
+    nnti_free(&a, l, sizeof *l);
+}
+
+/* ---- use ---- */
+
+NNT_API const char *nnt_loader_error(const nnt_loader *l) { return l ? l->error.text : "out of memory"; }
+NNT_API nnt_result nnt_loader_error_code(const nnt_loader *l)
+{
+    return l ? (nnt_result)l->error.code : NNT_ERR_MEMORY;
+}
+NNT_API nnt_dataset *nnt_loader_dataset(const nnt_loader *l) { return l ? l->dataset : NULL; }
+NNT_API int64_t nnt_loader_batches(const nnt_loader *l) { return l && !l->broken ? l->batches : 0; }
+NNT_API double nnt_loader_wait_seconds(const nnt_loader *l) { return l ? l->wait_seconds : 0.0; }
+NNT_API int64_t nnt_loader_epoch(const nnt_loader *l) { return l ? l->epoch : 0; }
+
+/* Samples of the largest batch that comes. For >>run; 0 when creation failed. */
+static int nnti_loader_batch_size(const nnt_loader *l) { return l && !l->broken ? l->rows : 0; }
+
+/* Waits for the batch of ticket `taken` and takes it, unless it failed: then it stays for the next call to meet. */
+static nnti_slot *nnti_loader_take(nnt_loader *l)
+{
+    nnti_slot *s = &l->slots[l->taken % l->slot_count];
+    double start = nnti_seconds();
+    nnti_lock(&l->mutex);
+    while (s->ticket != l->taken) {
+        if (l->started) nnti_cond_wait(&l->news, &l->mutex);
+        else nnti_loader_make(l);
+    }
+    if (!s->error.code) {
+        l->taken++;                         /* gives the slot before this one back to the workers */
+        nnti_cond_broadcast(&l->work);
+    }
+    nnti_unlock(&l->mutex);
+    l->wait_seconds += nnti_seconds() - start;
+    return s;
+}
+
+NNT_API nnt_result nnt_loader_next(nnt_loader *l, nnt_batch *out)
+{
+    nnti_slot *s;
+    if (out) memset(out, 0, sizeof *out);
+    if (!l) return NNT_ERR_MEMORY;
+    if (l->broken) return (nnt_result)l->error.code;
+    if (!out) return nnti_set_error(&l->error, NNT_ERR_ARGUMENT, "loader_next: out is NULL");
+    if (l->batch == l->batches) {
+        l->batch = 0;
+        l->epoch++;
+        return NNT_OK;
+    }
+    s = nnti_loader_take(l);
+    if (s->error.code) {
+        l->error = s->error;
+        return (nnt_result)l->error.code;
+    }
+    l->batch++;
+    out->x = s->x;
+    out->labels = s->labels;
+    out->targets = s->targets;
+    out->count = s->count;
+    out->indices = s->indices;
+    return NNT_OK;
+}
+
+NNT_API nnt_result nnt_loader_rewind(nnt_loader *l, int64_t epoch)
+{
+    if (!l) return NNT_ERR_MEMORY;
+    if (l->broken) return (nnt_result)l->error.code;
+    if (epoch < 0 || epoch >= NNTI_EPOCHS)
+        return nnti_set_error(&l->error, NNT_ERR_ARGUMENT, "loader_rewind: epoch is %I; 0 to %I are possible", epoch,
+                              (int64_t)(NNTI_EPOCHS - 1));
+    nnti_lock(&l->mutex);
+    nnti_atomic_store(&l->cancel, 1);       /* workers stop within a sample */
+    while (l->active) nnti_cond_wait(&l->news, &l->mutex);
+    nnti_atomic_store(&l->cancel, 0);
+    l->taken = l->claimed;                  /* what was made ahead is given up */
+    l->halted = 0;
+    l->claim_epoch = epoch;
+    l->claim_batch = 0;
+    nnti_cond_broadcast(&l->work);
+    nnti_unlock(&l->mutex);
+    l->epoch = epoch;
+    l->batch = 0;
+    nnti_clear_error(&l->error);
+    return NNT_OK;
+}
+#undef NNTI_EPOCHS
+
+/* ============================================================================
+   >>run    Steps: batches in, ops through the backend, loss out, update
+   Reads the plan's two lists of ops; everything that differs from step to step is in nnt_run.
+   ============================================================================ */
+
+static char *nnti_arena(const nnt_net *net) { return (char *)net->memory + net->plan.memory.fixed; }
+static void *nnti_value_address(const nnt_net *net, int program, int value)
+{
+    const nnti_value *v = program ? net->plan.predict_values : net->plan.train_values;
+    return nnti_arena(net) + v[value].offset;
+}
+static int64_t nnti_node_volume(const nnt_net *net, int node) { return nnti_volume(net->nodes[node].shape); }
+
+static nnt_result nnti_upload(nnt_net *net, int program, int value, const void *from, size_t bytes, const char *where)
+{
+    nnt_result r = net->on->backend->upload(net->on->device, nnti_value_address(net, program, value), from, bytes);
+    return r ? nnti_device_failed(net, net->on, r, where) : NNT_OK;
+}
+static nnt_result nnti_run_ops(nnt_net *net, const nnti_program *p, int first, int last, const nnt_run *run, const char *where)
+{
+    nnt_result r = last > first ? net->on->backend->run(net->on->device, p->ops + first, last - first, run) : NNT_OK;
+    return r ? nnti_device_failed(net, net->on, r, where) : NNT_OK;
+}
+
+static nnt_result nnti_check_finite(nnt_net *net, const char *where, const char *what, const float *x, int64_t per_sample, int64_t samples)
+{
+    int64_t i, n = per_sample * samples;
+    uint32_t bad = 0;
+    for (i = 0; i < n; i++) {               /* the exponent's bits all set: adding one to them carries into the sign's place */
+        uint32_t u;
+        memcpy(&u, &x[i], 4);
+        bad |= (u & 0x7fffffffu) + 0x00800000u;
+    }
+    if (!(bad & 0x80000000u)) return NNT_OK;
+    for (i = 0; i < n && nnti_finite(x[i]); i++) { }
+    return nnti_set_error(&net->error, NNT_ERR_DATA, "%s: %s of sample %I is %g at value %I; all values must be finite", where, what, i / per_sample, (double)x[i], i % per_sample);
+}
+/* Everything that a batch can be wrong in, before anything of it is used. */
+static nnt_result nnti_check_batch(nnt_net *net, const nnt_batch *b, const char *where, int any_count)
+{
+    const nnti_node *loss;
+    nnti_error *e = &net->error;
+    int64_t volume = nnti_node_volume(net, net->input);
+    nnt_result r;
+    int i, classes;
+    if (net->loss_node < 0) return nnti_set_error(e, NNT_ERR_STATE, "%s: the net was compiled without a loss; give nnt_compile nnt_cross_entropy(x) or nnt_mse(x)", where);
+    loss = &net->nodes[net->loss_node];
+    if (!b || !b->x) return nnti_set_error(e, NNT_ERR_ARGUMENT, "%s: the batch has no x", where);
+    if (b->count < 1) return nnti_set_error(e, NNT_ERR_ARGUMENT, "%s: the batch has %d samples; it needs at least 1", where, b->count);
+    if (!any_count && b->count > net->desc.batch)
+        return nnti_set_error(e, NNT_ERR_ARGUMENT, "%s: the batch has %d samples; the net was compiled for at most %d", where, b->count, net->desc.batch);
+    r = nnti_check_finite(net, where, "the input", b->x, volume, b->count);
+    if (r) return r;
+    if (loss->kind == NNTI_NODE_MSE) {
+        if (!b->targets) return nnti_set_error(e, NNT_ERR_ARGUMENT, "%s: the batch has no targets; mse needs them", where);
+        return nnti_check_finite(net, where, "the target", b->targets, nnti_node_volume(net, net->output_node), b->count);
+    }
+    if (!b->labels) return nnti_set_error(e, NNT_ERR_ARGUMENT, "%s: the batch has no labels; cross_entropy needs them", where);
+    classes = net->nodes[net->output_node].shape[0];
+    for (i = 0; i < b->count; i++) {
+        if (loss->geometry.use_ignore && b->labels[i] == loss->geometry.ignore_label) continue;
+        if (b->labels[i] < 0 || b->labels[i] >= classes)
+            return nnti_set_error(e, NNT_ERR_DATA, "%s: label %d of sample %d is out of range; the net has %d classes, labels go from 0 to %d", where, (int)b->labels[i], i, classes, classes - 1);
+    }
+    return NNT_OK;
+}
+/* Batch norm can't train on one value for each channel: its variance would be 0. */
+static nnt_result nnti_check_batchnorm(nnt_net *net, int count, const char *where)
+{
+    int i;
+    char name[NNTI_NAME_TEXT];
+    if (count != 1) return NNT_OK;
+    for (i = 0; i < net->plan.train.count; i++) {
+        const nnt_op *op = &net->plan.train.ops[i];
+        if (op->kind == NNT_OP_BN_STATS && (int64_t)op->in_h * op->in_w == 1)
+            return nnti_set_error(&net->error, NNT_ERR_SHAPE, "%s: batchnorm '%s' would train on a batch of 1 with 1 value a channel, whose variance is 0; use larger batches, or drop_last in the loader",
+                                  where, nnti_node_name(&net->nodes[op->node - 1], name));
+    }
+    return NNT_OK;
+}
+static nnt_result nnti_ready(nnt_net *net, const char *where)
+{
+    if (net->graph_error.code) { net->error = net->graph_error; return (nnt_result)net->graph_error.code; }
+    if (!net->compiled) return nnti_set_error(&net->error, NNT_ERR_STATE, "%s: call nnt_compile first", where);
+    return NNT_OK;
+}
+static nnt_result nnti_ready_to_train(nnt_net *net, const char *where)
+{
+    nnt_result r = nnti_ready(net, where);
+    if (r) return r;
+    if (!net->trains) return nnti_set_error(&net->error, NNT_ERR_STATE, "%s: the net was compiled without an optimizer, for prediction only; set optimizer in nnt_compile_desc", where);
+    return NNT_OK;
+}
+
+/* Puts count samples of a batch, from sample `first` on, into the program's values. */
+static nnt_result nnti_put_batch(nnt_net *net, int program, const nnt_batch *b, int first, int count, const char *where)
+{
+    const nnti_plan *p = &net->plan;
+    int64_t volume = nnti_node_volume(net, net->input), out = nnti_node_volume(net, net->output_node);
+    nnt_result r = nnti_upload(net, program, p->x[program], b->x + volume * first, (size_t)(volume * count) * sizeof(float), where);
+    if (!r && p->labels[program] >= 0) r = nnti_upload(net, program, p->labels[program], b->labels + first, (size_t)count * sizeof(int32_t), where);
+    if (!r && p->targets[program] >= 0) r = nnti_upload(net, program, p->targets[program], b->targets + out * first, (size_t)(out * count) * sizeof(float), where);
+    return r;
+}
+static nnt_result nnti_get_loss(nnt_net *net, int program, nnt_loss *out, const char *where)
+{
+    nnt_result r = net->on->backend->download(net->on->device, out, nnti_value_address(net, program, net->plan.loss[program]), sizeof *out);
+    return r ? nnti_device_failed(net, net->on, r, where) : NNT_OK;
+}
+static double nnti_max_double(double a, double b) { return a > b ? a : b; }
+static double nnti_mean_loss(const nnt_loss *l) { return l->weight > 0 ? l->sum / l->weight : 0; }
+
+static int nnti_accumulates(const nnt_net *net) { return nnti_max(1, net->desc.optimizer.accumulate); }
+
+/* Forward, loss and backward of one batch. While batches are accumulated, each sample's weight is divided by the
+   compiled batch, and the update's grad_scale puts the sum of all weights in its place. */
+static nnt_result nnti_forward_backward(nnt_net *net, const nnt_batch *b, const char *where, nnt_run *run)
+{
+    const nnti_program *p = &net->plan.train;
+    nnt_result r;
+    memset(run, 0, sizeof *run);
+    run->count = b->count;
+    run->accumulate = net->pending > 0;
+    run->seed = net->desc.seed;
+    run->step = (uint64_t)net->steps;
+    run->loss_scale = nnti_accumulates(net) > 1 ? 1.0f / (float)net->desc.batch : 0.0f;
+    r = nnti_put_batch(net, 0, b, 0, b->count, where);
+    if (!r) r = nnti_run_ops(net, p, 0, p->loss_op + 1, run, where);
+    if (!r) r = nnti_get_loss(net, 0, &net->last_loss, where);
+    if (r) return r;
+    if (!nnti_finite_double(net->last_loss.sum) || !nnti_finite((float)nnti_mean_loss(&net->last_loss))) {
+        char last[64];
+        last[0] = 0;
+        if (net->steps > 0) nnti_format(last, sizeof last, ", after %g in the step before", net->last_finite);
+        return nnti_set_error(&net->error, NNT_ERR_NOT_FINITE, "%s: the loss of step %I is %g%s; nothing was updated; a smaller learning rate (now %g) or clip_norm may help",
+                              where, net->steps, nnti_mean_loss(&net->last_loss), last, (double)nnt_learning_rate(&net->desc.optimizer, net->updates));
+    }
+    return nnti_run_ops(net, p, p->loss_op + 1, p->count - p->update_ops, run, where);
+}
+
+/* One pass over all trained parameters. */
+static nnt_result nnti_apply_update(nnt_net *net, const char *where)
+{
+    const nnti_open_device *on = net->on;
+    const nnt_memory *m = &net->plan.memory;
+    float *grads = net->memory + m->params / sizeof(float), *moments = grads + m->grads / sizeof(float);
+    double norm;
+    nnt_op op;
+    nnt_run run;
+    nnt_result r;
+    memset(&op, 0, sizeof op);
+    memset(&run, 0, sizeof run);
+    run.optimizer = net->desc.optimizer;
+    run.optimizer.lr = nnt_learning_rate(&net->desc.optimizer, net->updates);
+    run.update = net->updates + 1;
+    run.grad_scale = 1.0f;
+    if (nnti_accumulates(net) > 1 && net->pending_weight > 0) run.grad_scale = (float)(net->desc.batch / net->pending_weight);
+    op.count = (int64_t)net->plan.trained_floats;
+    op.name = "update";
+    op.at[NNT_GW] = grads;
+    if (net->desc.optimizer.clip_norm > 0) {
+        char *squares = (char *)net->memory + m->fixed - net->plan.norm_workspace - NNTI_ALIGN;
+        op.kind = NNT_OP_GRAD_NORM;
+        op.at[NNT_LOSS] = squares;
+        op.workspace = squares + NNTI_ALIGN;
+        op.workspace_bytes = net->plan.norm_workspace;
+        r = on->backend->run(on->device, &op, 1, &run);
+        if (!r) r = on->backend->download(on->device, &norm, squares, sizeof norm);
+        if (r) return nnti_device_failed(net, on, r, where);
+        norm = sqrt(norm) * (double)run.grad_scale;
+        if (!nnti_finite_double(norm)) {
+            net->pending = 0;
+            net->pending_weight = 0;
+            return nnti_set_error(&net->error, NNT_ERR_NOT_FINITE, "%s: the gradients of update %I are not finite; nothing was updated; a smaller learning rate (now %g) may help",
+                                  where, net->updates, (double)run.optimizer.lr);
+        }
+        /* as torch.nn.utils.clip_grad_norm_ */
+        if (norm + 1e-6 > (double)net->desc.optimizer.clip_norm) run.grad_scale *= (float)((double)net->desc.optimizer.clip_norm / (norm + 1e-6));
+    }
+    op.kind = NNT_OP_UPDATE;
+    op.at[NNT_W] = net->memory;
+    if (nnti_moments(&net->desc.optimizer) > 0) op.at[NNT_M] = moments;
+    if (nnti_moments(&net->desc.optimizer) > 1) op.at[NNT_V] = moments + op.count;
+    r = op.count > 0 ? on->backend->run(on->device, &op, 1, &run) : NNT_OK;
+    if (r) return nnti_device_failed(net, on, r, where);
+    net->updates++;
+    net->pending = 0;
+    net->pending_weight = 0;
+    return NNT_OK;
+}
+
+NNT_API nnt_result nnt_update(nnt_net *net)
+{
+    nnt_result r;
+    if (!net) return NNT_ERR_ARGUMENT;
+    r = nnti_ready_to_train(net, "update");
+    return r || !net->pending ? r : nnti_apply_update(net, "update");
+}
+
+NNT_API nnt_result nnt_step(nnt_net *net, const nnt_batch *batch, float *loss)
+{
+    nnt_run run;
+    const nnti_program *p;
+    nnt_result r;
+    if (!net) return NNT_ERR_ARGUMENT;
+    p = &net->plan.train;
+    r = nnti_ready_to_train(net, "step");
+    if (!r) r = nnti_check_batch(net, batch, "step", 0);
+    if (!r) r = nnti_check_batchnorm(net, batch->count, "step");
+    if (!r) r = nnti_forward_backward(net, batch, "step", &run);
+    if (!r) r = nnti_run_ops(net, p, p->count - p->update_ops, p->count, &run, "step");
+    if (r) return r;
+    net->pending++;
+    net->pending_weight += net->last_loss.weight;
+    if (net->pending >= nnti_accumulates(net)) r = nnti_apply_update(net, "step");
+    if (r) return r;
+    net->steps++;
+    net->last_finite = nnti_mean_loss(&net->last_loss);
+    if (loss) *loss = (float)net->last_finite;
+    return NNT_OK;
+}
+
+NNT_API nnt_result nnt_backward(nnt_net *net, const nnt_batch *batch, float *loss)
+{
+    nnt_run run;
+    nnt_result r;
+    if (!net) return NNT_ERR_ARGUMENT;
+    r = nnti_ready_to_train(net, "backward");
+    if (!r && net->pending) r = nnti_set_error(&net->error, NNT_ERR_STATE, "backward: the gradients of %d batches wait for their update; call nnt_update first", net->pending);
+    if (!r) r = nnti_check_batch(net, batch, "backward", 0);
+    if (!r) r = nnti_check_batchnorm(net, batch->count, "backward");
+    if (!r) r = nnti_forward_backward(net, batch, "backward", &run);
+    if (r) return r;
+    if (nnti_accumulates(net) > 1 && net->last_loss.weight > 0) {   /* what was divided by the compiled batch */
+        float *grads = net->memory + net->plan.memory.params / sizeof(float);
+        r = net->on->backend->axpby(net->on->device, grads, (float)(net->desc.batch / net->last_loss.weight), grads, 0.0f, NULL, (int64_t)net->plan.trained_floats);
+        if (r) return nnti_device_failed(net, net->on, r, "backward");
+    }
+    if (loss) *loss = (float)nnti_mean_loss(&net->last_loss);
+    return NNT_OK;
+}
+
+NNT_API nnt_loss nnt_last_loss(const nnt_net *net)
+{
+    nnt_loss none;
+    memset(&none, 0, sizeof none);
+    return net ? net->last_loss : none;
+}
+NNT_API int64_t nnt_steps(const nnt_net *net) { return net ? net->steps : 0; }
+NNT_API nnt_result nnt_set_learning_rate(nnt_net *net, float lr)
+{
+    nnt_result r;
+    if (!net) return NNT_ERR_ARGUMENT;
+    r = nnti_ready_to_train(net, "nnt_set_learning_rate");
+    if (r) return r;
+    if (!nnti_finite(lr) || lr < 0) return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "nnt_set_learning_rate: %g; it must be finite and not negative", (double)lr);
+    net->desc.optimizer.lr = lr;
+    return NNT_OK;
+}
+
+/* Evaluation form of `count` samples; with_loss: labels or targets are there and the loss is taken. */
+static nnt_result nnti_evaluate_samples(nnt_net *net, const nnt_batch *b, int first, int count, int with_loss, const char *where)
+{
+    const nnti_program *p = &net->plan.predict;
+    nnt_run run;
+    nnt_result r;
+    memset(&run, 0, sizeof run);
+    run.count = count;
+    if (with_loss) r = nnti_put_batch(net, 1, b, first, count, where);
+    else r = nnti_upload(net, 1, net->plan.x[1], b->x + nnti_node_volume(net, net->input) * first, (size_t)(nnti_node_volume(net, net->input) * count) * sizeof(float), where);
+    return r ? r : nnti_run_ops(net, p, 0, with_loss || p->loss_op < 0 ? p->count : p->loss_op, &run, where);
+}
+static nnt_result nnti_get_output(nnt_net *net, float *y, int count, const char *where)
+{
+    nnt_result r = net->on->backend->download(net->on->device, y, nnti_value_address(net, 1, net->plan.output), (size_t)(nnti_node_volume(net, net->output_node) * count) * sizeof(float));
+    return r ? nnti_device_failed(net, net->on, r, where) : NNT_OK;
+}
+
+NNT_API nnt_result nnt_predict(nnt_net *net, const float *x, int64_t count, float *y)
+{
+    int64_t i, in, out;
+    nnt_result r;
+    if (!net) return NNT_ERR_ARGUMENT;
+    r = nnti_ready(net, "predict");
+    if (r) return r;
+    if (!x || !y) return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "predict: %s is NULL", x ? "y" : "x");
+    if (count < 0) return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "predict: %I samples; it can't be negative", count);
+    in = nnti_node_volume(net, net->input);
+    out = nnti_node_volume(net, net->output_node);
+    for (i = 0; i < count && !r; i += net->desc.batch) {
+        nnt_batch b;
+        memset(&b, 0, sizeof b);
+        b.x = x + i * in;
+        b.count = (int)nnti_min64(net->desc.batch, count - i);
+        r = nnti_evaluate_samples(net, &b, 0, b.count, 0, "predict");
+        if (!r) r = nnti_get_output(net, y + i * out, b.count, "predict");
+    }
+    return r;
+}
+
+/* ============================================================================
+   >>fit    Whole runs: evaluation, epochs, progress; uses public functions only
+   ============================================================================ */
+
+/* The error of a loader or of its data set becomes the net's. */
+static nnt_result nnti_loader_failed(nnt_net *net, const nnt_loader *loader, const char *where)
+{
+    nnt_result r = nnt_loader_error_code(loader);
+    return nnti_set_error(&net->error, r ? r : NNT_ERR_ARGUMENT, "%s: %s", where, nnt_loader_error(loader));
+}
+static nnt_result nnti_check_loader(nnt_net *net, nnt_loader *loader, const char *where)
+{
+    int shape[3];
+    char a[NNTI_SHAPE_TEXT], b[NNTI_SHAPE_TEXT];
+    const nnti_node *in = &net->nodes[net->input];
+    if (nnt_loader_error_code(loader)) return nnti_loader_failed(net, loader, where);
+    if (nnt_dataset_shape(nnt_loader_dataset(loader), shape)) return nnti_loader_failed(net, loader, where);
+    if (memcmp(shape, in->shape, sizeof shape) != 0)
+        return nnti_set_error(&net->error, NNT_ERR_SHAPE, "%s: samples of the data set are %s; the net's input is %s", where, nnti_shape_text(a, shape), nnti_shape_text(b, in->shape));
+    return NNT_OK;
+}
+static int nnti_largest(const float *x, int count)
+{
+    int i, best = 0;
+    for (i = 1; i < count; i++) if (x[i] > x[best]) best = i;
+    return best;
+}
+/* Adds a batch's samples to the confusion matrix. logits: room for one compiled batch. */
+static nnt_result nnti_count_confusion(nnt_net *net, const nnt_batch *b, int first, int count, float *logits, nnt_metrics *m)
+{
+    const nnt_op *loss = &net->nodes[net->loss_node].geometry;
+    int classes = net->nodes[net->output_node].shape[0], i;
+    nnt_result r = nnti_get_output(net, logits, count, "evaluate");
+    for (i = 0; i < count && !r; i++) {
+        int label = b->labels[first + i];
+        if (loss->use_ignore && label == loss->ignore_label) continue;
+        m->confusion[(int64_t)label * classes + nnti_largest(logits + (int64_t)i * classes, classes)]++;
+    }
+    return r;
+}
+
+NNT_API nnt_result nnt_evaluate(nnt_net *net, nnt_loader *loader, nnt_metrics *out)
+{
+    nnt_loss sum, part;
+    nnt_batch b;
+    float *logits = NULL;
+    size_t logits_bytes = 0;
+    nnt_result r;
+    int first;
+    if (!net) return NNT_ERR_ARGUMENT;
+    r = nnti_ready(net, "evaluate");
+    if (r) return r;
+    if (!out) return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "evaluate: out is NULL");
+    if (net->loss_node < 0) return nnti_set_error(&net->error, NNT_ERR_STATE, "evaluate: the net was compiled without a loss");
+    r = nnti_check_loader(net, loader, "evaluate");
+    if (r) return r;
+    if (out->confusion) {
+        int classes = net->nodes[net->output_node].shape[0];
+        if (net->nodes[net->loss_node].kind != NNTI_NODE_CROSS_ENTROPY || out->confusion_classes != classes)
+            return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "evaluate: confusion has room for %d classes; the net has %d", out->confusion_classes, classes);
+        memset(out->confusion, 0, (size_t)classes * (size_t)classes * sizeof *out->confusion);
+        logits_bytes = (size_t)net->desc.batch * (size_t)classes * sizeof *logits;
+        logits = (float *)nnti_alloc(&net->a, logits_bytes);
+        if (!logits) return nnti_set_error(&net->error, NNT_ERR_MEMORY, "evaluate: out of memory");
+    }
+    memset(&sum, 0, sizeof sum);
+    r = nnt_loader_rewind(loader, nnt_loader_epoch(loader));
+    while (!r) {
+        r = nnt_loader_next(loader, &b);
+        if (r) { r = nnti_loader_failed(net, loader, "evaluate"); break; }
+        if (!b.count) break;
+        r = nnti_check_batch(net, &b, "evaluate", 1);
+        for (first = 0; first < b.count && !r; first += net->desc.batch) {
+            int count = nnti_min(net->desc.batch, b.count - first);
+            r = nnti_evaluate_samples(net, &b, first, count, 1, "evaluate");
+            if (!r) r = nnti_get_loss(net, 1, &part, "evaluate");
+            if (!r && logits) r = nnti_count_confusion(net, &b, first, count, logits, out);
+            if (r) break;
+            sum.sum += part.sum;
+            sum.weight += part.weight;
+            sum.correct += part.correct;
+            sum.correct5 += part.correct5;
+            sum.samples += part.samples;
+        }
+    }
+    nnti_free(&net->a, logits, logits_bytes);
+    if (r) return r;
+    out->loss = nnti_mean_loss(&sum);
+    out->accuracy = sum.samples > 0 ? sum.correct / sum.samples : 0;
+    out->top5 = sum.samples > 0 ? sum.correct5 / sum.samples : 0;
+    out->samples = (int64_t)sum.samples;
+    return NNT_OK;
+}
+
+/* The samples of an epoch's last batch, when it is the only partial one. */
+static nnt_result nnti_check_last_batch(nnt_net *net, nnt_loader *loader, int batch, int64_t batches)
+{
+    int64_t rest = nnt_dataset_count(nnt_loader_dataset(loader)) - (batches - 1) * batch;
+    return rest == 1 ? nnti_check_batchnorm(net, 1, "fit: the epoch's last batch") : NNT_OK;
+}
+
+static void nnti_estimate(nnt_progress_info *p, double start)
+{
+    double done = (double)p->epoch + (p->batches > 0 ? (double)p->batch / (double)p->batches : 0);
+    p->seconds = nnti_seconds() - start;
+    p->seconds_left = done > 0 ? p->seconds / done * ((double)p->epochs - done) : 0;
+}
+
+/* One epoch of training. sum: what the losses counted. */
+static nnt_result nnti_fit_epoch(nnt_net *net, nnt_loader *loader, const nnt_fit_desc *d, nnt_progress_info *p, double start, double waited, nnt_loss *sum)
+{
+    double epoch_start = nnti_seconds(), samples = 0;
+    nnt_batch b;
+    nnt_result r;
+    memset(sum, 0, sizeof *sum);
+    for (p->batch = 0; ; ) {
+        nnt_loss l;
+        r = nnt_loader_next(loader, &b);
+        if (r) return nnti_loader_failed(net, loader, "fit");
+        if (!b.count) break;
+        p->lr = nnt_learning_rate(&net->desc.optimizer, net->updates);
+        r = nnt_step(net, &b, NULL);
+        if (r) {
+            if (r == NNT_ERR_NOT_FINITE || r == NNT_ERR_DATA) {
+                nnti_error e = net->error;
+                nnti_set_error(&net->error, r, "fit: epoch %d, batch %I: %s", p->epoch, p->batch, e.text);
+            }
+            return r;
+        }
+        l = nnt_last_loss(net);
+        sum->sum += l.sum;
+        sum->weight += l.weight;
+        sum->correct += l.correct;
+        sum->samples += l.samples;
+        samples += b.count;
+        p->batch++;
+        p->step = nnt_steps(net);
+        if (!d->callback) continue;
+        p->event = NNT_EVENT_STEP;
+        p->loss = nnti_mean_loss(&l);
+        p->loss_mean = nnti_mean_loss(sum);
+        p->samples_per_second = samples / nnti_max_double(1e-9, nnti_seconds() - epoch_start);
+        p->wait_seconds = nnt_loader_wait_seconds(loader) - waited;
+        nnti_estimate(p, start);
+        if (d->callback(d->user, net, p)) return nnti_set_error(&net->error, NNT_ERR_STOPPED, "fit: the callback stopped it in epoch %d after batch %I", p->epoch, p->batch);
+    }
+    r = nnt_update(net);                    /* what accumulate has left over */
+    p->samples_per_second = samples / nnti_max_double(1e-9, nnti_seconds() - epoch_start);
+    return r;
+}
+
+NNT_API nnt_result nnt_fit(nnt_net *net, nnt_loader *loader, nnt_fit_desc d)
+{
+    double start = nnti_seconds(), waited;
+    nnt_progress_info p;
+    nnt_loss sum;
+    nnt_batch probe;
+    nnt_result r;
+    int epochs = d.epochs ? d.epochs : 1, batch;
+    if (!net) return NNT_ERR_ARGUMENT;
+    memset(&probe, 0, sizeof probe);
+    r = nnti_ready_to_train(net, "fit");
+    if (r) return r;
+    if (epochs < 0) return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "fit: %d epochs; it can't be negative", d.epochs);
+    r = nnti_check_loader(net, loader, "fit");
+    if (!r && d.validation) r = nnti_check_loader(net, d.validation, "fit: validation");
+    if (r) return r;
+    batch = nnti_loader_batch_size(loader);
+    if (batch > net->desc.batch)
+        return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "fit: the loader's batches have %d samples; the net was compiled for at most %d", batch, net->desc.batch);
+    if (nnt_loader_batches(loader) < 1) return nnti_set_error(&net->error, NNT_ERR_DATA, "fit: the loader has no batch in an epoch; it has fewer samples than a batch and drop_last");
+    r = nnti_check_last_batch(net, loader, batch, nnt_loader_batches(loader));
+    if (r) return r;
+    nnti_free(&net->a, net->history, (size_t)net->history_cap * sizeof *net->history);
+    net->history_cap = net->history_count = 0;
+    net->history = (nnt_progress_info *)nnti_zalloc(&net->a, (size_t)epochs, sizeof *net->history);
+    if (!net->history) return nnti_set_error(&net->error, NNT_ERR_MEMORY, "fit: out of memory");
+    net->history_cap = epochs;
+    nnti_clear_error(&net->error);
+
+    memset(&p, 0, sizeof p);
+    p.epochs = epochs;
+    p.batches = nnt_loader_batches(loader);
+    waited = nnt_loader_wait_seconds(loader);
+    for (p.epoch = 0; p.epoch < epochs; p.epoch++) {
+        r = nnti_fit_epoch(net, loader, &d, &p, start, waited, &sum);
+        if (r) return r;
+        p.event = NNT_EVENT_EPOCH;
+        p.step = nnt_steps(net);
+        p.loss = p.loss_mean = nnti_mean_loss(&sum);
+        p.accuracy = sum.samples > 0 ? sum.correct / sum.samples : 0;
+        p.wait_seconds = nnt_loader_wait_seconds(loader) - waited;
+        memset(&p.validation, 0, sizeof p.validation);
+        if (d.validation) {
+            r = nnt_evaluate(net, d.validation, &p.validation);
+            if (r) return r;
+            p.has_validation = 1;
+        }
+        nnti_estimate(&p, start);
+        net->history[net->history_count++] = p;
+        if (d.callback && d.callback(d.user, net, &p)) return nnti_set_error(&net->error, NNT_ERR_STOPPED, "fit: the callback stopped it after epoch %d", p.epoch);
+    }
+    return NNT_OK;
+}
+
+NNT_API const nnt_progress_info *nnt_history(const nnt_net *net, int *epochs)
+{
+    if (epochs) *epochs = net ? net->history_count : 0;
+    return net ? net->history : NULL;
+}
+
+/* ---- tables and progress */
+
+static int64_t nnti_node_params(const nnt_net *net, int node)
+{
+    int64_t sum = 0;
+    int i;
+    for (i = 0; i < net->param_count; i++)
+        if (net->params[i].node == node && net->params[i].kind == NNTI_PARAM_TRAINED) sum += net->params[i].count;
+    return sum;
+}
+/* 1.43 G, 12 k */
+static void nnti_put_count(nnti_text *t, double v, size_t width)
+{
+    static const char unit[] = " kMGTPE";
+    char text[32];
+    nnti_text own = nnti_text_begin(text, sizeof text);
+    size_t i;
+    int u = 0;
+    while (v >= 999.5 && u < 6) { v /= 1000.0; u++; }
+    if (u == 0) nnti_put_int(&own, (int64_t)(v + 0.5));
+    else { nnti_put_fixed(&own, v, v < 9.995 ? 2 : v < 99.95 ? 1 : 0); nnti_put_char(&own, ' '); nnti_put_char(&own, unit[u]); }
+    nnti_text_end(&own);
+    for (i = own.length; i < width; i++) nnti_put_char(t, ' ');
+    nnti_put_string(t, text);
+}
+NNT_API size_t nnt_summary(const nnt_net *net, char *text, size_t cap)
+{
+    nnti_text t = nnti_text_begin(text, cap);
+    int64_t params = 0;
+    double flops = 0;
+    int i;
+    for (i = 0; net && i < net->node_count; i++) {
+        const nnti_node *n = &net->nodes[i];
+        char name[NNTI_NAME_TEXT], shape[NNTI_SHAPE_TEXT];
+        if (i == 0) nnti_put(&t, "%-24s%-18s%-18s%12s%10s\n", "layer", "kind", "output", "parameters", "FLOPs");
+        nnti_put(&t, "%-24s%-18s%-18s%12I", nnti_node_name(n, name), nnti_node_kind_name(n), nnti_is_loss(n) ? "loss" : nnti_shape_text(shape, n->shape), nnti_node_params(net, i));
+        nnti_put_count(&t, n->flops, 10);
+        nnti_put_char(&t, '\n');
+        params += nnti_node_params(net, i);
+        flops += n->flops;
+    }
+    nnti_put(&t, "%I parameters, ", params);
+    nnti_put_count(&t, flops, 0);
+    nnti_put(&t, "FLOPs a sample forward\n");
+    nnti_text_end(&t);
+    return t.length;
+}
+
+#ifndef NNT_NO_STDIO
+/* 1:23:45 or 2:05 */
+static void nnti_put_time(nnti_text *t, double seconds)
+{
+    int64_t s = (int64_t)(seconds + 0.5);
+    if (s >= 3600) {
+        nnti_put(t, "%I:", s / 3600);
+        if (s / 60 % 60 < 10) nnti_put_char(t, '0');
+    }
+    nnti_put(t, "%I:", s / 60 % 60);
+    if (s % 60 < 10) nnti_put_char(t, '0');
+    nnti_put_int(t, s % 60);
+}
+static int nnti_stderr_is_terminal(void)
+{
+#if defined(NNTI_POSIX)
+    return isatty(2);
+#else
+    return 0;
+#endif
+}
+NNT_API int nnt_progress(void *user, nnt_net *net, const nnt_progress_info *p)
+{
+    char line[256];
+    nnti_text t = nnti_text_begin(line, sizeof line);
+    int terminal = nnti_stderr_is_terminal(), i;
+    (void)user; (void)net;
+    if (p->event == NNT_EVENT_STEP) {
+        /* about 200 refreshes an epoch, always the last */
+        int64_t every = nnti_max64(1, p->batches / 200);
+        if (!terminal || (p->batch % every && p->batch != p->batches)) return 0;
+        nnti_put(&t, "\r%3d/%d [", p->epoch + 1, p->epochs);
+        for (i = 0; i < 24; i++) nnti_put_char(&t, p->batch * 24 >= (int64_t)(i + 1) * p->batches ? '=' : ' ');
+        nnti_put(&t, "] %5I images/s  loss ", (int64_t)(p->samples_per_second + 0.5));
+        nnti_put_fixed(&t, p->loss_mean, 4);
+        nnti_put_string(&t, "  left ");
+        nnti_put_time(&t, p->seconds_left);
+        nnti_put_string(&t, "  ");
+    } else {
+        if (terminal) nnti_put_string(&t, "\r\033[K");
+        nnti_put(&t, "%3d/%d  loss ", p->epoch + 1, p->epochs);
+        nnti_put_fixed(&t, p->loss, 4);
+        nnti_put_string(&t, "  accuracy ");
+        nnti_put_fixed(&t, 100.0 * p->accuracy, 2);
+        nnti_put_string(&t, " %");
+        if (p->has_validation) {
+            nnti_put_string(&t, "  validation loss ");
+            nnti_put_fixed(&t, p->validation.loss, 4);
+            nnti_put_string(&t, "  accuracy ");
+            nnti_put_fixed(&t, 100.0 * p->validation.accuracy, 2);
+            nnti_put_string(&t, " %");
+        }
+        nnti_put(&t, "  %I images/s  ", (int64_t)(p->samples_per_second + 0.5));
+        nnti_put_time(&t, p->seconds);
+        nnti_put_char(&t, '\n');
+    }
+    nnti_text_end(&t);
+    fputs(line, stderr);
+    fflush(stderr);
+    return 0;
+}
+#endif
+
+#ifndef NNT_NO_STDIO
+/* Part of >>public: files.
+   Assumes, from the net's sections:
+     static int        nnti_net_tensor_count(const nnt_net *net);
+     static nnt_result nnti_net_tensor_get(nnt_net *net, int i, nnti_file_tensor *t);     name and sizes; data untouched
+     static nnt_result nnti_net_upload(nnt_net *net, int i, const float *from);            sets the net's error itself
+     static nnt_result nnti_net_download(nnt_net *net, int i, float *to);
+   and net->a, net->error, net->compiled. */
+
+/* A list of the net's tensors, without data. *t is the caller's (count * sizeof **t bytes), also after an error. */
+static nnt_result nnti_net_tensors(nnt_net *net, const char *path, const char *verb, nnti_file_tensor **t, int *count)
+{
+    nnt_result r = NNT_OK;
+    int i;
+    *t = NULL;
+    *count = 0;
+    if (!net) return NNT_ERR_ARGUMENT;
+    nnti_clear_error(&net->error);
+    if (!path) return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "%s: path is NULL", verb);
+    if (!net->compiled)
+        return nnti_set_error(&net->error, NNT_ERR_STATE,
+            "%s '%s': the net has no weights yet; call nnt_compile first", verb, path);
+    *count = nnti_net_tensor_count(net);
+    *t = (nnti_file_tensor *)nnti_zalloc(&net->a, (size_t)*count, sizeof **t);
+    if (!*t) return nnti_set_error(&net->error, NNT_ERR_MEMORY, "%s '%s': out of memory", verb, path);
+    for (i = 0; !r && i < *count; i++) r = nnti_net_tensor_get(net, i, &(*t)[i]);
+    return r;
+}
+NNT_API nnt_result nnt_save(nnt_net *net, const char *path)
+{
+    static const nnti_file_pair metadata[] = { { "format", "pt" } };     /* shapes and order are PyTorch's */
+    nnti_file_tensor *t;
+    float *values = NULL;
+    size_t bytes = 0, done = 0;
+    int i, count;
+    nnt_result r = nnti_net_tensors(net, path, "save", &t, &count);
+    if (!r) {
+        if (nnti_file_tensor_bytes(t, count, &bytes)) values = (float *)nnti_alloc(&net->a, bytes);
+        if (!values) r = nnti_set_error(&net->error, NNT_ERR_MEMORY,
+            "save '%s': out of memory; needs %B", path, bytes);
+    }
+    for (i = 0; !r && i < count; i++) {
+        t[i].data = values + done;
+        done += (size_t)nnti_file_tensor_count(&t[i]);
+        r = nnti_net_download(net, i, t[i].data);
+    }
+    if (!r) r = nnti_safetensors_write(&net->a, path, t, count, metadata, 1, &net->error);
+    if (net) {
+        nnti_free(&net->a, values, bytes);
+        nnti_free(&net->a, t, (size_t)count * sizeof *t);
+    }
+    return r;
+}
+NNT_API nnt_result nnt_load(nnt_net *net, const char *path)
+{
+    nnti_file_tensor *t;
+    float *values = NULL;
+    size_t bytes = 0, done = 0;
+    int i, count;
+    nnt_result r = nnti_net_tensors(net, path, "load", &t, &count);
+    if (!r) r = nnti_safetensors_fetch(&net->a, path, t, count, &values, &bytes, &net->error);
+    for (i = 0; !r && i < count; i++) {                 /* the file is all right: only the device can fail now */
+        r = nnti_net_upload(net, i, values + done);
+        done += (size_t)nnti_file_tensor_count(&t[i]);
+    }
+    if (net) {
+        nnti_free(&net->a, values, bytes);
+        nnti_free(&net->a, t, (size_t)count * sizeof *t);
+    }
+    return r;
+}
+#endif
+
 
 #if defined(__GNUC__) || defined(__clang__)
 #  pragma GCC diagnostic pop

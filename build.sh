@@ -1,0 +1,416 @@
+#!/bin/sh
+# build.sh - builds and checks what this machine can. Writes only under build/.
+#
+#   ./build.sh demo [options of examples/fashion_mnist.c]      trains Fashion-MNIST, for example: demo --epochs 15
+#   ./build.sh                                                 the same as: ./build.sh test
+#   ./build.sh test                                            unit, sanitize, config, examples
+#   ./build.sh unit [part of a test's name ...]                tests/test_*.c
+#   ./build.sh sanitize | config | examples | bench            any of them, in the order given
+#
+# Environment: CC, CXX, CFLAGS (for all programs but the compile matrix's warnings), STB (folder with stb_image.h),
+# DATA (folder with Fashion-MNIST), PYTHON (for the comparison with PyTorch), JOBS (cores to use).
+# On Debian, missing packages are installed when that is possible without a question.
+
+set -u
+cd "$(dirname "$0")" || exit 1
+LC_ALL=C
+export LC_ALL
+
+warnings="-Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wcast-qual -Werror"
+warnings_c="$warnings -Wstrict-prototypes -Wc++-compat"
+asan="-O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all"
+tsan="-O1 -g -fno-omit-frame-pointer -fsanitize=thread"
+tsan_tests="train data"              # where threads meet: pool, loader
+
+# --- what this machine has ---------------------------------------------------------------------------------------
+
+has() { command -v "$1" >/dev/null 2>&1; }
+
+first_of() { for candidate in "$@"; do has "${candidate%% *}" && { echo "$candidate"; return; }; done; }
+
+compiles() { echo 'int main(void) { return 0; }' | $1 -x "$2" - $3 -o build/probe >/dev/null 2>&1; }
+
+version_of() { echo "${1%% *} $($1 -dumpfullversion 2>/dev/null || $1 -dumpversion 2>/dev/null)"; }
+
+look_around() {
+    cc=${CC:-$(first_of gcc clang cc)}
+    cxx=${CXX:-$(first_of g++ clang++ c++)}
+    [ -n "$cc" ] && ! echo '#include <math.h>
+        int main(void) { return 0; }' | $cc -x c - -o build/probe >/dev/null 2>&1 && cc=
+    [ -n "$cxx" ] && ! echo '#include <math.h>
+        int main() { return 0; }' | $cxx -x c++ - -o build/probe >/dev/null 2>&1 && cxx=
+    rm -f build/probe
+    stb=
+    for folder in "${STB:-}" /usr/include/stb /usr/local/include/stb /usr/include /usr/local/include /opt/homebrew/include/stb; do
+        [ -z "$stb" ] && [ -n "$folder" ] && [ -f "$folder/stb_image.h" ] && stb=$folder
+    done
+    data=${DATA:-/usr/share/datasets/fashion-mnist}
+    [ -f "$data/train-images-idx3-ubyte.gz" ] || data=
+    jobs=${JOBS:-$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)}
+}
+
+say_found() {
+    echo "cc: $(version_of "$cc") · c++: $([ -n "$cxx" ] && version_of "$cxx" || echo "not found, C++ skipped") · cores: $jobs"
+    echo "stb_image: ${stb:-not found, .gz files skipped}"
+    echo "fashion-mnist: ${data:-not found, training on it skipped}"
+}
+
+# packages NAME...: has Debian install them; where it can't be done silently, prints the one command that does it.
+packages() {
+    if ! has apt-get; then return 1; fi
+    if [ "$(id -u)" = 0 ]; then sudo=
+    elif has sudo && sudo -n true 2>/dev/null; then sudo="sudo -n"
+    else
+        echo "packages are missing; please run as root: apt-get install $*"
+        exit 1
+    fi
+    echo "installing: $*"
+    if ! { $sudo apt-get update && $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@"; } \
+            >build/apt.log 2>&1; then
+        tail -n 5 build/apt.log
+        echo "apt-get install $* failed; all of its output: build/apt.log"
+        exit 1
+    fi
+}
+
+# need WORD...: c, c++, stb, data
+need() {
+    missing=
+    for thing in "$@"; do
+        case $thing in
+        c)    [ -z "$cc" ]   && missing="$missing gcc libc6-dev" ;;
+        c++)  [ -z "$cxx" ]  && missing="$missing g++" ;;
+        stb)  [ -z "$stb" ]  && missing="$missing libstb-dev" ;;
+        data) [ -z "$data" ] && missing="$missing dataset-fashion-mnist" ;;
+        esac
+    done
+    if [ -n "$missing" ]; then packages $missing && look_around; fi
+    [ -n "$cc" ] || { echo "no working C compiler was found; install gcc or clang, or set CC"; exit 1; }
+}
+
+# --- counting, parallel work -------------------------------------------------------------------------------------
+
+count() { echo "$1 $2 $3" >>build/tally; }
+
+finish() {
+    echo
+    awk '{ p += $1; f += $2; s += $3 } END { printf "%d passed, %d failed, %d skipped\n", p, f, s; exit f > 0 || p == 0 }' build/tally
+    exit $?
+}
+
+fail() {        # title, file with the output
+    count 0 1 0
+    printf '%s: FAILED\n' "$1"
+    tail -n 60 "$2"
+}
+skip() { count 0 0 1; printf '%-44s skipped: %s\n' "$1" "$2"; }
+
+# check TITLE COMMAND...: one thing that passes or fails; its output is shown when it fails.
+check() {
+    title=$1
+    shift
+    log=build/log/$(echo "$title" | tr -c 'a-zA-Z0-9\n' _).txt
+    if "$@" >"$log" 2>&1 </dev/null; then
+        count 1 0 0
+        printf '%-44s ok\n' "$title"
+    else
+        fail "$title" "$log"
+        return 1
+    fi
+}
+
+# ... | spread FUNCTION || exit 1: calls it for each line of the standard input, on all cores; after a failure starts no
+# more, prints the counts and is false.
+spread() {
+    rm -rf build/claim build/failed
+    mkdir build/claim
+    cat >build/lines
+    lane=0
+    while [ $lane -lt "$jobs" ]; do
+        (
+            number=0
+            while IFS= read -r line; do
+                number=$((number + 1))
+                [ -e build/failed ] && break
+                mkdir build/claim/$number 2>/dev/null || continue
+                "$1" "$line" || : >build/failed
+            done <build/lines
+        ) &
+        lane=$((lane + 1))
+    done
+    wait
+    [ ! -e build/failed ] || finish
+}
+
+# --- unit, sanitize ----------------------------------------------------------------------------------------------
+
+compile_test() {        # program, source, flags
+    program=$1 source=$2
+    shift 2
+    $cc ${CFLAGS:-} -I. -Itests ${stb:+-DNNT_TEST_STB -I"$stb"} ${data:+-DNNT_TEST_FASHION="\"$data\""} \
+        -DNNT_TEST_TMP="\"$(dirname "$program")\"" "$@" "$source" -o "$program" -lm -pthread
+}
+
+# run_test "FOLDER NAME FLAGS...": builds tests/NAME.c into build/FOLDER and runs it; its last line has the counts.
+run_test() {
+    set -- $1
+    folder=build/$1
+    name=$2
+    shift 2
+    log=$folder/$name.txt
+    start=$(date +%s)
+    if ! compile_test "$folder/$name" "tests/$name.c" "$@" >"$log" 2>&1; then
+        fail "$folder/$name (compiling)" "$log"
+        return 1
+    fi
+    "$folder/$name" >"$log" 2>&1 </dev/null
+    status=$?
+    counts=$(sed -n '$s/^\([0-9]*\) passed, \([0-9]*\) failed, \([0-9]*\) skipped$/\1 \2 \3/p' "$log")
+    case "$status $counts" in
+    "0 "?*)
+        count $counts
+        grep '^skipped ' "$log" | sed 's/^/    /'
+        printf '%-44s %s, %d s\n' "$folder/$name" "$(tail -n 1 "$log")" $(($(date +%s) - start)) ;;
+    *)  fail "$folder/$name (status $status)" "$log"
+        return 1 ;;
+    esac
+}
+
+tests_named() {         # names of tests that have one of the words in them; all without words
+    for file in tests/test_*.c; do
+        name=$(basename "$file" .c)
+        [ $# -eq 0 ] && echo "$name"
+        for word in "$@"; do case $name in *"$word"*) echo "$name"; break ;; esac; done
+    done
+}
+
+do_unit() {
+    mkdir -p build/unit
+    tests_named "$@" | sed 's/.*/unit & -O2 -Wall -Wextra/' | spread run_test || exit 1
+}
+
+# fuzz NAME: tests/NAME.c on its own mutations of a valid file
+fuzz() {
+    compile_test "build/asan/$1" "tests/$1.c" $asan -DFUZZ_MAIN >"build/asan/$1.txt" 2>&1 || { fail "build/asan/$1 (compiling)" "build/asan/$1.txt"; return 1; }
+    check "build/asan/$1 --random 3000" "build/asan/$1" --random 3000
+}
+works_with() { compiles "$cc" c "$1" && build/probe >/dev/null 2>&1; }
+
+do_sanitize() {
+    mkdir -p build/asan build/tsan
+    if works_with "$asan"; then
+        tests_named | sed "s/.*/asan & $asan/" | spread run_test || exit 1
+        (cd tests && ls fuzz_*.c) | sed 's/\.c$//' | spread fuzz || exit 1
+    else
+        skip "address and undefined sanitizers" "$cc can't run them here"
+    fi
+    if works_with "$tsan"; then tests_named $tsan_tests | sed "s/.*/tsan & $tsan/" | spread run_test || exit 1
+    else skip "thread sanitizer" "$cc can't run it here"; fi
+}
+
+# --- config: every way to compile the header ---------------------------------------------------------------------
+
+# smoke "NAME COMPILER FLAGS...": tests/config/smoke.c as one program with these flags, then runs it.
+smoke() {
+    set -- $1
+    program=build/config/smoke_$1
+    title="smoke $1 ($2)"
+    shift
+    check "$title" build_and_run "$program" "$@" -I. tests/config/smoke.c
+}
+build_and_run() {       # program, compiler, flags and sources
+    program=$1
+    shift
+    "$@" -o "$program" -lm -pthread && "$program" "$program.safetensors"
+}
+
+# standard "COMPILER LANGUAGE STD": the header, included twice, before everything else, with all warnings as errors.
+standard() {
+    set -- $1
+    case $2 in c) flags=$warnings_c ;; *) flags=$warnings ;; esac
+    check "$3 $1" "$1" -x "$2" -std="$3" $flags -O1 -I. -DIMPLEMENTATION -c tests/config/twice.c -o "build/config/twice_$1_$3.o"
+}
+
+# units NAME COMPILER-OF-FIRST COMPILER-OF-SECOND FLAGS: two translation units in one program.
+units() {
+    set -- $1
+    check "$1 ($2, $3)" link_units "$@"
+}
+link_units() {
+    one=build/config/$1_1.o two=build/config/$1_2.o program=build/config/$1
+    first=$2 second=$3
+    shift 3
+    language_of "$first";  $first  -x $language "$@" -O1 -DNNTRAIN_IMPLEMENTATION -DSECOND_UNIT -I. -c tests/config/smoke.c -o "$one" || return 1
+    language_of "$second"; $second -x $language "$@" -O1 -I. -c tests/config/second.c -o "$two" || return 1
+    "$second" "$one" "$two" -o "$program" -lm -pthread && "$program" "$program.safetensors"
+}
+language_of() { case $1 in *++*) language=c++ ;; *) language=c ;; esac; }
+
+exported_names() { ! nm -g --defined-only "$1" | awk '$3 !~ /^_?nnt_/ { print "exported without prefix: " $3 }' | grep . ; }
+changeable_data() {     # the table of backends is the only one
+    ! nm "$1" | awk '$2 ~ /^[bBdDC]$/ && $3 !~ /^nnti_backend/ { print "data that can change: " $3 }' | grep .
+}
+forbidden_calls() {     # object, pattern
+    ! nm -u "$1" | awk '{ print $NF }' | grep -E "^($2)(@.*)?$"
+}
+macros_of_ours() {      # flags; macros defined in nntrain.h itself and not undefined again
+    $cc -std=c99 -dD -E "$@" -I. tests/config/twice.c | awk '
+        /^# [0-9]+ "/ { ours = $3 ~ /nntrain\.h"$/ }
+        ours && $1 == "#define" { sub(/\(.*/, "", $2); name[$2] = 1 }
+        ours && $1 == "#undef"  { delete name[$2] }
+        END { for (n in name) if (n !~ /^NNT/) { print "macro without prefix: " n; bad = 1 } exit bad }'
+}
+
+do_config() {
+    mkdir -p build/config
+    c_compilers=$(for c in gcc clang; do compiles $c c "" && echo $c; done)
+    [ -n "${CC:-}" ] && c_compilers=$cc
+    cxx_compilers=$(for c in g++ clang++; do compiles $c c++ "" && echo $c; done)
+    [ -n "${CXX:-}" ] && cxx_compilers=$cxx
+    for c in gcc clang; do case " $(echo $c_compilers) " in *" $c "*) ;; *) skip "compile matrix: $c" "not found" ;; esac; done
+    [ -n "$cxx_compilers" ] || skip "compile matrix: C++" "no C++ compiler found"
+
+    {   for c in $c_compilers; do
+            for std in c99 c11 c17 c2x; do echo "$c c $std"; done
+        done
+        for c in $cxx_compilers; do
+            for std in c++11 c++17 c++20 c++2b; do echo "$c c++ $std"; done
+        done
+    } | while read -r c language std; do compiles "$c" "$language" "-std=$std" && echo "$c $language $std"; done | spread standard || exit 1
+
+    {   for c in $c_compilers $cxx_compilers; do
+            language_of $c
+            base="$c -x $language $([ $language = c ] && echo "$warnings_c" || echo "$warnings") -O2 -DNNTRAIN_IMPLEMENTATION"
+            echo "plain_$c $base"
+            echo "no_simd_$c $base -DNNT_NO_SIMD"
+            echo "no_threads_$c $base -DNNT_NO_THREADS"
+            echo "no_stdio_$c $base -DNNT_NO_STDIO"
+            echo "fast_math_$c $base -ffast-math"
+            echo "hostile_macros_$c $base -include tests/config/hostile.h"
+        done
+        echo "nothing_$cc $cc $warnings_c -O2 -DNNTRAIN_IMPLEMENTATION -DNNT_NO_SIMD -DNNT_NO_THREADS -DNNT_NO_STDIO"
+    } | spread smoke || exit 1
+
+    {   echo "two_units_c $cc $cc"
+        echo "static_in_two_units_c $cc $cc -DNNT_STATIC"
+        if [ -n "$cxx" ]; then
+            echo "two_units_cxx $cxx $cxx"
+            echo "implemented_in_c_used_in_cxx $cc $cxx"
+            echo "static_in_two_units_cxx $cxx $cxx -DNNT_STATIC"
+        fi
+    } | spread units || exit 1
+
+    object=build/config/implementation
+    check "implementation without warnings" $cc -std=c99 -O2 -fno-pic -I. -DIMPLEMENTATION -c tests/config/twice.c -o $object.o || finish
+    check "exports nnt_ and nothing else" exported_names $object.o || finish
+    check "no data that changes but the backend table" changeable_data $object.o || finish
+    check "never aborts, exits or prints to stdout" forbidden_calls $object.o "abort|exit|_exit|printf|puts|putchar|stdout|perror" || finish
+    check "declarations add NNT macros only" macros_of_ours || finish
+    check "implementation adds NNT macros only" macros_of_ours -DIMPLEMENTATION || finish
+    $cc -std=c99 -O2 -fno-pic -DNNT_NO_STDIO -I. -DIMPLEMENTATION -c tests/config/twice.c -o ${object}_no_stdio.o
+    check "NNT_NO_STDIO calls no file function" forbidden_calls ${object}_no_stdio.o "f?printf|fopen(64)?|fread|fwrite|fputs|rename|stderr" || finish
+}
+
+# --- examples, and the snippets of README, docs and header -------------------------------------------------------
+
+build_example() { $cc ${CFLAGS:-} -O2 -Wall -Wextra -Werror -I. ${stb:+-I"$stb"} "examples/$1.c" -o "build/$1" -lm -pthread; }
+example() {
+    case $1 in *fashion*) [ -n "$stb" ] || { skip "examples/$1.c" "no stb_image"; return; } ;; esac
+    check "examples/$1.c compiles" build_example "$1"
+}
+example_cxx() { check "examples/$1 in C++11" $cxx -x c++ -std=c++11 -fsyntax-only -I. ${stb:+-I"$stb"} "examples/$1"; }
+snippet() {
+    title="snippet $(basename "$1" .c)"
+    if [ -z "$stb" ] && grep -q stb_image.h "$1"; then skip "$title" "no stb_image"; return; fi
+    check "$title" $cc -std=c99 -Wall -Wextra -Werror -Wno-unused -fsyntax-only -I. -Itests ${stb:+-I"$stb"} "$1"
+}
+
+fashion_runs() {
+    build/fashion_mnist "$data" --epochs 1 --out build/fashion_1.safetensors &&
+        "build/fashion_mnist" "$data" --epochs 0 >/dev/null 2>&1
+    [ $? -eq 2 ]        # no epochs: a usage line and status 2
+}
+
+do_examples() {
+    (cd examples && ls *.c) | sed 's/\.c$//' | spread example || exit 1
+    [ -z "$cxx" ] || (cd examples && ls *.c) | spread example_cxx || exit 1
+    check "examples/mlp runs" build/mlp || finish
+    check "examples/own_loop runs" build/own_loop --epochs 2 --out build/own_loop.safetensors || finish
+    check "examples/alexnet runs" build/alexnet --steps 2 --batch 2 --size 96 || finish
+    if [ -n "$data" ] && [ -n "$stb" ]; then check "examples/fashion_mnist runs for an epoch" fashion_runs || finish
+    else skip "examples/fashion_mnist runs for an epoch" "no data set or no stb_image"; fi
+
+    rm -rf build/snippets
+    mkdir -p build/snippets
+    awk -v folder=build/snippets -f tests/snippets.awk README.md CONTRIBUTING.md docs/*.md nntrain.h || exit 1
+    ls build/snippets/*.c | spread snippet || exit 1
+}
+
+do_demo() {
+    $cc ${CFLAGS:-} -O2 -I. -I"$stb" examples/fashion_mnist.c -o build/fashion_mnist -lm -pthread || exit 1
+    exec build/fashion_mnist "$data" --out build/fashion_mnist.safetensors "$@"
+}
+
+# --- bench -------------------------------------------------------------------------------------------------------
+
+do_bench() {
+    $cc ${CFLAGS:-} -O2 -I. tests/bench.c -o build/bench -lm -pthread || exit 1
+    python=${PYTHON:-python3}
+    rounds=${ROUNDS:-5}
+    if has "$python" && torch=$("$python" -c 'import torch; print(torch.__version__)' 2>/dev/null); then
+        echo "torch: $torch ($python)"
+    else
+        torch=
+        echo "torch: not found, no comparison (PYTHON names the interpreter that has it)"
+    fi
+    : >build/bench.txt
+    round=0
+    while [ $round -lt "$rounds" ]; do          # in turn: the machine's speed drifts, ratios of neighbours hold
+        build/bench >>build/bench.txt || exit 1
+        [ -z "$torch" ] || "$python" tests/bench_torch.py >>build/bench.txt || exit 1
+        round=$((round + 1))
+    done
+    awk -v torch="$torch" -v cpu="$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo 2>/dev/null | head -n 1)" \
+        -v json=build/bench.json -f tests/bench.awk build/bench.txt
+}
+
+# --- the words ---------------------------------------------------------------------------------------------------
+
+mkdir -p build/log build/tmp || exit 1
+TMPDIR=$PWD/build/tmp
+export TMPDIR
+trap ': >build/failed; exit 130' INT TERM         # work in the background sees the file
+: >build/tally
+word=${1:-test}
+[ $# -eq 0 ] || shift
+look_around
+
+case $word in
+demo)
+    need c stb data
+    [ -n "$stb" ] && [ -n "$data" ] || { echo "demo needs stb_image.h (STB=folder) and Fashion-MNIST's four .gz files (DATA=folder)"; exit 1; }
+    say_found
+    do_demo "$@" ;;
+unit)
+    need c stb
+    say_found
+    do_unit "$@"
+    finish ;;
+test|sanitize|config|examples|bench)
+    case " $word $* " in
+    *" test "*) need c c++ stb data ;;
+    *)          need c ;;
+    esac
+    say_found
+    for part in "$word" "$@"; do
+        case $part in
+        test) do_unit; do_sanitize; do_config; do_examples ;;
+        sanitize|config|examples|bench) "do_$part" ;;
+        *)    echo "build.sh: unknown word $part"; exit 2 ;;
+        esac
+    done
+    [ "$word" = bench ] || finish ;;
+*)
+    sed -n '2,/^$/s/^# \{0,1\}//p' "$0"
+    exit 2 ;;
+esac

@@ -1,0 +1,548 @@
+/* Convolution, fully connected layers and the matrix product below them against loops in double precision (naive.h), for
+   every instruction set of this machine. Each kernel runs with 1, 2, 3 and 8 threads, whose results must be equal in
+   every bit; its workspace is full of NaN before and its outputs are followed by guard words. */
+#define NNTRAIN_IMPLEMENTATION
+#include "nntrain.h"
+#if defined(__GNUC__) || defined(__clang__)
+#  pragma GCC diagnostic ignored "-Wunused-function"
+#endif
+#include "test.h"
+#include "naive.h"
+
+/* Errors are norms of the difference over norms of the double result. A float has 6e-8 of rounding; sums of up to a few
+   thousand products, taken in blocks, stay below these. */
+#define FORWARD_LIMIT 1e-6
+#define GRADIENT_LIMIT 5e-6
+
+/* ---- buffers, random values, pools ---- */
+
+enum { GUARDS = 16, POOLS = 4, MOST_BUFFERS = 64 };
+static const int pool_threads[POOLS] = { 1, 2, 3, 8 };
+static nnti_pool *pools[POOLS];
+
+static void *blocks[MOST_BUFFERS];
+static float *guards[MOST_BUFFERS];
+static int block_count;
+
+static void release(void)
+{
+    int i, j;
+    for (i = 0; i < block_count; i++) {
+        for (j = 0; j < GUARDS; j++) CHECK(nnti_float_bits(guards[i][j]) == 0x5a5a5a5au);
+        free(blocks[i]);
+    }
+    block_count = 0;
+}
+/* n floats on a 64-byte boundary, followed by guard words, until the next release. All NaN. */
+static float *floats(size_t n)
+{
+    char *raw = (char *)malloc(n * sizeof(float) + GUARDS * sizeof(float) + 64);
+    float *p;
+    if (!raw || block_count == MOST_BUFFERS) exit(2);
+    p = (float *)(void *)(raw + (64 - (size_t)(uintptr_t)raw % 64));
+    memset(p, 0xff, n * sizeof(float));
+    memset(p + n, 0x5a, GUARDS * sizeof(float));
+    guards[block_count] = p + n;
+    blocks[block_count++] = raw;
+    return p;
+}
+static double *doubles(size_t n)
+{
+    double *p = (double *)(void *)floats(2 * n);
+    size_t i;
+    for (i = 0; i < n; i++) p[i] = 0.0;
+    return p;
+}
+static uint32_t random_state;
+static uint32_t random_bits(void)
+{
+    random_state = random_state * 1664525u + 1013904223u;
+    return random_state >> 8;
+}
+static int random_int(int low, int high) { return low + (int)(random_bits() % (uint32_t)(high - low + 1)); }
+static float *random_floats(size_t n)
+{
+    float *p = floats(n);
+    size_t i;
+    for (i = 0; i < n; i++) p[i] = (float)random_bits() / 8388608.0f - 1.0f;
+    return p;
+}
+static double error_of(const float *got, const double *want, size_t n)
+{
+    double d = 0.0, s = 0.0;
+    size_t i;
+    for (i = 0; i < n; i++) {
+        if (!nnti_finite(got[i])) return 1e30;
+        d += (got[i] - want[i]) * (got[i] - want[i]);
+        s += want[i] * want[i];
+    }
+    return s > 0.0 ? sqrt(d / s) : sqrt(d);
+}
+static int isa_count(void) { return nnti_isa_best() == NNTI_ISA_NEON ? 2 : nnti_isa_best() + 1; }
+static int isa_at(int i) { return i && nnti_isa_best() == NNTI_ISA_NEON ? NNTI_ISA_NEON : i; }
+static double worst_forward, worst_gradient;
+static int configurations;
+
+/* ---- running an op ---- */
+
+typedef size_t (*workspace_fn)(const nnti_exec *e, const nnt_op *op, int batch);
+typedef void (*run_fn)(const nnti_exec *e, const nnt_op *op, const nnt_run *run);
+
+/* Runs with each pool from the same start of the output and of a second, optional one; all must give the same bits. */
+static int run_all(int isa, nnt_op *op, const nnt_run *run, int batch, workspace_fn workspace, run_fn fn, int role, size_t n, int role2, size_t n2)
+{
+    float *start = (float *)malloc((n + n2) * sizeof(float)), *first = (float *)malloc((n + n2) * sizeof(float));
+    float *out = (float *)op->at[role], *out2 = role2 >= 0 ? (float *)op->at[role2] : NULL;
+    int p, same = 1;
+    if (!start || !first) exit(2);
+    memcpy(start, out, n * sizeof(float));
+    if (out2) memcpy(start + n, out2, n2 * sizeof(float));
+    for (p = 0; p < POOLS; p++) {
+        nnti_exec e;
+        int mark = block_count;
+        e.pool = pools[p];
+        e.isa = isa;
+        op->workspace_bytes = workspace(&e, op, batch);
+        op->workspace = floats((op->workspace_bytes + 3) / 4);
+        memcpy(out, start, n * sizeof(float));
+        if (out2) memcpy(out2, start + n, n2 * sizeof(float));
+        fn(&e, op, run);
+        if (p == 0) {
+            memcpy(first, out, n * sizeof(float));
+            if (out2) memcpy(first + n, out2, n2 * sizeof(float));
+        }
+        same = same && !memcmp(first, out, n * sizeof(float)) && (!out2 || !memcmp(first + n, out2, n2 * sizeof(float)));
+        while (block_count > mark) {
+            int j;
+            block_count--;
+            for (j = 0; j < GUARDS; j++) same = same && nnti_float_bits(guards[block_count][j]) == 0x5a5a5a5au;
+            free(blocks[block_count]);
+        }
+    }
+    free(start);
+    free(first);
+    return same;
+}
+
+/* ---- convolution ---- */
+
+enum { BIAS = 1, RELU = 2, ACCUMULATE = 4, MASKED = 8, PARTIAL = 16 };
+
+static nnt_op conv_op(const naive_conv *s)
+{
+    nnt_op op;
+    memset(&op, 0, sizeof op);
+    op.in_c = s->c; op.in_h = s->h; op.in_w = s->w;
+    op.out_c = s->f; op.out_h = naive_conv_out_h(s); op.out_w = naive_conv_out_w(s);
+    op.kernel_h = s->kh; op.kernel_w = s->kw; op.stride_h = s->sh; op.stride_w = s->sw;
+    op.pad_h = s->ph; op.pad_w = s->pw; op.dilation_h = s->dh; op.dilation_w = s->dw; op.groups = s->g;
+    return op;
+}
+static const char *conv_text(const naive_conv *s, int options, int isa)
+{
+    static char text[200];
+    sprintf(text, "conv n=%d c=%d h=%d w=%d f=%d k=%dx%d s=%dx%d p=%dx%d d=%dx%d g=%d options=%d isa=%d", s->n, s->c, s->h, s->w, s->f,
+            s->kh, s->kw, s->sh, s->sw, s->ph, s->pw, s->dh, s->dw, s->g, options, isa);
+    return text;
+}
+static size_t no_workspace(const nnti_exec *e, const nnt_op *op, int batch) { (void)e; (void)op; (void)batch; return 0; }
+static void reference_forward(const nnti_exec *e, const nnt_op *op, const nnt_run *run) { (void)e; nnti_conv_c_forward(op, run); }
+static void reference_data(const nnti_exec *e, const nnt_op *op, const nnt_run *run) { (void)e; nnti_conv_c_data(op, run); }
+static void reference_weight(const nnti_exec *e, const nnt_op *op, const nnt_run *run) { (void)e; nnti_conv_c_weight(op, run); }
+
+/* Forward, data and weights of one configuration on every instruction set, and on the plain loops. s->n samples are run,
+   with PARTIAL of a batch that is larger. */
+static void check_conv(const naive_conv *s, int options)
+{
+    const int batch = s->n + ((options & PARTIAL) ? 3 : 0), oh = naive_conv_out_h(s), ow = naive_conv_out_w(s);
+    const size_t nx = (size_t)s->n * (size_t)s->c * (size_t)s->h * (size_t)s->w;
+    const size_t ny = (size_t)s->n * (size_t)s->f * (size_t)oh * (size_t)ow;
+    const size_t nw = (size_t)s->f * (size_t)(s->c / s->g) * (size_t)s->kh * (size_t)s->kw, nf = (size_t)s->f;
+    float *x = random_floats(nx), *w = random_floats(nw), *b = random_floats(nf), *gy = random_floats(ny), *mask = random_floats(nx);
+    float *gx0 = random_floats(nx), *gw0 = random_floats(nw), *gb0 = random_floats(nf);
+    float *y = floats(ny), *gx = floats(nx), *gw = floats(nw), *gb = floats(nf);
+    double *want_y = doubles(ny), *want_gx = doubles(nx), *want_gw = doubles(nw), *want_gb = doubles(nf);
+    size_t i;
+    int k;
+    nnt_run run;
+    memset(&run, 0, sizeof run);
+    run.count = s->n;
+    run.accumulate = (options & ACCUMULATE) != 0;
+
+    naive_conv_forward(s, x, w, want_y);
+    for (i = 0; i < ny; i++) {
+        if (options & BIAS) want_y[i] += b[i / (size_t)(oh * ow) % nf];
+        if ((options & RELU) && want_y[i] < 0.0) want_y[i] = 0.0;
+    }
+    naive_conv_data(s, gy, w, want_gx);
+    for (i = 0; i < nx; i++) {
+        if (options & ACCUMULATE) want_gx[i] += gx0[i];
+        if ((options & MASKED) && mask[i] <= 0.0f) want_gx[i] = 0.0;
+    }
+    naive_conv_weight(s, x, gy, want_gw, want_gb);
+    if (options & ACCUMULATE) {
+        for (i = 0; i < nw; i++) want_gw[i] += gw0[i];
+        for (i = 0; i < nf; i++) want_gb[i] += gb0[i];
+    }
+    configurations++;
+    for (k = 0; k <= isa_count(); k++) {
+        const int plain = k == isa_count(), isa = plain ? -1 : isa_at(k);
+        nnt_op op = conv_op(s);
+        double e;
+        op.flags = (options & RELU) ? NNT_OPF_RELU : 0;
+        op.at[NNT_X] = x; op.at[NNT_W] = w; op.at[NNT_B] = (options & BIAS) ? b : NULL; op.at[NNT_Y] = y;
+        CHECKF(run_all(isa, &op, &run, batch, plain ? no_workspace : nnti_cpu_conv_workspace, plain ? reference_forward : nnti_cpu_conv, NNT_Y, ny, -1, 0),
+               "%s: forward differs between threads or writes behind its workspace", conv_text(s, options, isa));
+        e = error_of(y, want_y, ny);
+        CHECKF(e < FORWARD_LIMIT, "%s: forward %g", conv_text(s, options, isa), e);
+        if (e > worst_forward) worst_forward = e;
+
+        op = conv_op(s);
+        op.flags = ((options & ACCUMULATE) ? NNT_OPF_ACCUMULATE : 0) | ((options & MASKED) ? NNT_OPF_MASK : 0);
+        op.at[NNT_GY] = gy; op.at[NNT_W] = w; op.at[NNT_GX] = gx; op.at[NNT_MASK] = (options & MASKED) ? mask : NULL;
+        if (options & ACCUMULATE) memcpy(gx, gx0, nx * sizeof(float)); else memset(gx, 0xff, nx * sizeof(float));
+        CHECKF(run_all(isa, &op, &run, batch, plain ? no_workspace : nnti_cpu_conv_data_workspace, plain ? reference_data : nnti_cpu_conv_data, NNT_GX, nx, -1, 0),
+               "%s: data differs between threads or writes behind its workspace", conv_text(s, options, isa));
+        e = error_of(gx, want_gx, nx);
+        CHECKF(e < GRADIENT_LIMIT, "%s: data %g", conv_text(s, options, isa), e);
+        if (e > worst_gradient) worst_gradient = e;
+
+        op = conv_op(s);
+        op.at[NNT_X] = x; op.at[NNT_GY] = gy; op.at[NNT_GW] = gw; op.at[NNT_GB] = (options & BIAS) ? gb : NULL;
+        if (options & ACCUMULATE) { memcpy(gw, gw0, nw * sizeof(float)); memcpy(gb, gb0, nf * sizeof(float)); }
+        else { memset(gw, 0xff, nw * sizeof(float)); memset(gb, 0xff, nf * sizeof(float)); }
+        CHECKF(run_all(isa, &op, &run, batch, plain ? no_workspace : nnti_cpu_conv_weight_workspace, plain ? reference_weight : nnti_cpu_conv_weight, NNT_GW, nw,
+                       (options & BIAS) ? NNT_GB : -1, nf),
+               "%s: weight differs between threads or writes behind its workspace", conv_text(s, options, isa));
+        e = error_of(gw, want_gw, nw);
+        CHECKF(e < GRADIENT_LIMIT, "%s: weight %g", conv_text(s, options, isa), e);
+        if (e > worst_gradient) worst_gradient = e;
+        if (options & BIAS) {
+            e = error_of(gb, want_gb, nf);
+            CHECKF(e < GRADIENT_LIMIT, "%s: bias %g", conv_text(s, options, isa), e);
+        }
+    }
+    release();
+}
+/* Square kernel, stride, padding, dilation; the options change from call to call. */
+static void check_square(int n, int c, int h, int w, int f, int k, int stride, int pad, int dilation, int groups)
+{
+    static int turn;
+    naive_conv s;
+    s.n = n; s.c = c; s.h = h; s.w = w; s.f = f;
+    s.kh = s.kw = k; s.sh = s.sw = stride; s.ph = s.pw = pad; s.dh = s.dw = dilation; s.g = groups;
+    check_conv(&s, turn++ * 7 % 32);
+}
+
+static void conv_every_option_alone_and_together(void)
+{
+    naive_conv s = { 3, 4, 9, 7, 6, 3, 3, 1, 1, 1, 1, 1, 1, 2 };
+    int options;
+    for (options = 0; options < 32; options++) check_conv(&s, options);
+    s.sh = s.sw = 2;
+    for (options = 0; options < 32; options++) check_conv(&s, options);
+}
+static void conv_kernel_larger_than_stride_and_the_other_way_round(void)
+{
+    int k, stride, pad;
+    for (k = 1; k <= 5; k++)
+        for (stride = 1; stride <= 4; stride++)
+            for (pad = 0; pad <= 2; pad += 2) check_square(2, 3, 9, 11, 5, k, stride, pad, 1, 1);
+}
+static void conv_kernel_equal_to_the_padded_input(void)
+{
+    int pad;
+    for (pad = 0; pad <= 2; pad++) check_square(3, 2, 5, 5, 7, 5 + 2 * pad, 1, pad, 1, 1);
+    check_square(2, 2, 5, 5, 3, 3, 3, 0, 2, 1);
+    check_square(1, 1, 1, 1, 1, 1, 1, 0, 1, 1);
+    check_square(2, 3, 1, 1, 4, 3, 2, 1, 1, 1);
+}
+static void conv_padding_beyond_the_kernel(void)
+{
+    check_square(2, 2, 4, 5, 3, 1, 1, 2, 1, 1);
+    check_square(2, 2, 4, 5, 3, 2, 1, 5, 1, 1);
+    check_square(2, 2, 4, 5, 3, 2, 3, 4, 1, 1);
+    check_square(1, 1, 1, 1, 2, 3, 2, 6, 2, 1);
+}
+static void conv_one_by_one(void)
+{
+    int n;
+    for (n = 1; n <= 3; n++) {
+        check_square(n, 5, 7, 7, 3, 1, 1, 0, 1, 1);
+        check_square(n, 5, 8, 6, 33, 1, 2, 0, 1, 1);
+        check_square(n, 17, 3, 5, 16, 1, 3, 1, 1, 1);
+    }
+}
+static void conv_rectangular(void)
+{
+    static const naive_conv cases[] = {
+        /* n  c  h   w   f  kh kw sh sw ph pw dh dw g */
+        {  2, 3, 6, 11,  4, 1, 5, 1, 1, 0, 2, 1, 1, 1 },
+        {  2, 3, 11, 6,  4, 5, 1, 1, 1, 2, 0, 1, 1, 1 },
+        {  1, 2, 8, 13,  5, 3, 2, 2, 3, 1, 0, 1, 2, 1 },
+        {  1, 4, 13, 8,  6, 2, 3, 3, 1, 0, 1, 2, 1, 2 },
+        {  3, 1, 1, 40,  3, 1, 9, 1, 2, 0, 4, 1, 1, 1 },
+        {  3, 1, 40, 1,  3, 9, 1, 2, 1, 4, 0, 1, 1, 1 },
+        {  2, 6, 5, 33, 12, 3, 3, 1, 2, 1, 1, 1, 3, 3 },
+        {  2, 2, 10, 10, 2, 4, 3, 4, 3, 2, 1, 1, 1, 1 }
+    };
+    size_t i;
+    for (i = 0; i < sizeof cases / sizeof *cases; i++) { check_conv(&cases[i], 0); check_conv(&cases[i], BIAS | ACCUMULATE | MASKED | RELU); }
+}
+static void conv_dilated(void)
+{
+    int d, stride;
+    for (d = 2; d <= 4; d++) for (stride = 1; stride <= 4; stride++) check_square(2, 2, 13, 12, 3, 3, stride, d, d, 1);
+}
+static void conv_groups_up_to_depthwise(void)
+{
+    int stride;
+    for (stride = 1; stride <= 2; stride++) {
+        check_square(2, 6, 8, 9, 6, 3, stride, 1, 1, 2);
+        check_square(2, 6, 8, 9, 12, 3, stride, 1, 1, 3);
+        check_square(2, 6, 8, 9, 6, 3, stride, 1, 1, 6);
+        check_square(1, 5, 17, 19, 10, 5, stride, 2, 1, 5);
+        check_square(2, 8, 6, 6, 8, 1, stride, 0, 1, 8);
+        check_square(1, 3, 14, 30, 3, 3, stride, 1, 2, 3);
+    }
+}
+static void conv_sizes_around_the_vectors(void)
+{
+    int i;
+    for (i = 1; i <= 36; i++) check_square(1 + i % 2, 1 + i % 5, 3, i, 1 + i * 5 % 31, 3, 1, 1, 1, 1);
+    for (i = 1; i <= 35; i += 2) check_square(2, i, 4, 5, 36 - i, 3, 1 + i % 3, 1, 1, 1);
+    check_square(1, 16, 8, 8, 32, 3, 1, 1, 1, 1);
+    check_square(3, 32, 4, 4, 16, 3, 1, 1, 1, 1);
+    check_square(2, 3, 30, 45, 7, 7, 4, 3, 1, 1);
+}
+static void conv_of_real_nets_scaled_down(void)
+{
+    check_square(5, 1, 28, 28, 32, 3, 1, 1, 1, 1);
+    check_square(3, 32, 14, 14, 64, 3, 1, 1, 1, 1);
+    check_square(1, 3, 67, 67, 16, 11, 4, 2, 1, 1);
+    check_square(1, 3, 56, 56, 16, 7, 2, 3, 1, 1);
+    check_square(11, 24, 7, 7, 24, 3, 1, 1, 1, 1);
+    check_square(1, 8, 40, 40, 16, 3, 2, 1, 1, 1);
+    check_square(1, 4, 50, 48, 20, 3, 1, 1, 1, 1);
+}
+static void conv_sums_longer_than_a_block(void)
+{
+    check_square(2, 90, 4, 4, 30, 3, 1, 1, 1, 1);
+    check_square(1, 48, 3, 3, 530, 1, 1, 0, 1, 1);
+}
+static void conv_random_configurations(void)
+{
+    int i;
+    for (i = 0; i < 110; i++) {
+        naive_conv s;
+        random_state = 100u + (uint32_t)i;
+        s.g = random_int(1, 3);
+        s.n = random_int(1, 3); s.c = s.g * random_int(1, 4); s.f = s.g * random_int(1, 7);
+        s.h = random_int(1, 12); s.w = random_int(1, 20);
+        s.kh = random_int(1, 4); s.kw = random_int(1, 4); s.sh = random_int(1, 3); s.sw = random_int(1, 3);
+        s.ph = random_int(0, 3); s.pw = random_int(0, 3); s.dh = random_int(1, 3); s.dw = random_int(1, 3);
+        if (s.h + 2 * s.ph < s.dh * (s.kh - 1) + 1 || s.w + 2 * s.pw < s.dw * (s.kw - 1) + 1) continue;
+        check_conv(&s, random_int(0, 31));
+    }
+}
+static void conv_lets_nan_through(void)
+{
+    naive_conv s = { 1, 2, 5, 5, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1 };
+    nnt_op op = conv_op(&s);
+    nnt_run run;
+    int k;
+    memset(&run, 0, sizeof run);
+    run.count = 1;
+    op.flags = NNT_OPF_RELU;
+    op.at[NNT_X] = random_floats(50);
+    op.at[NNT_W] = random_floats(54);
+    op.at[NNT_Y] = floats(75);
+    ((float *)op.at[NNT_X])[12] = nnti_bits_float(0x7fc00000u);
+    for (k = 0; k < isa_count(); k++) {
+        const float *y = (const float *)op.at[NNT_Y];
+        CHECK(run_all(isa_at(k), &op, &run, 1, nnti_cpu_conv_workspace, nnti_cpu_conv, NNT_Y, 75, -1, 0));
+        CHECK(!nnti_finite(y[12]) && !nnti_finite(y[6]) && !nnti_finite(y[18]));
+        CHECK(nnti_finite(y[0]) && nnti_finite(y[4]) && nnti_finite(y[24]) && nnti_finite(y[13 + 1]));
+    }
+    release();
+}
+static void at_least_300_convolutions_were_checked(void)
+{
+    if (test_argc > 1) return;
+    printf("%d convolutions, worst error: forward %.2g, gradients %.2g\n", configurations, worst_forward, worst_gradient);
+    CHECK(configurations >= 300);
+}
+
+/* ---- product ---- */
+
+static void check_gemm(int m, int n, int k, int ta, int tb, int add)
+{
+    const size_t nc = (size_t)m * (size_t)n;
+    float *a = random_floats((size_t)m * (size_t)k), *b = random_floats((size_t)k * (size_t)n);
+    float *rows = random_floats((size_t)m), *columns = random_floats((size_t)n), *c0 = random_floats(nc), *c = floats(nc), *first = floats(nc);
+    double *want = doubles(nc);
+    size_t i;
+    int q, p;
+    naive_gemm(m, n, k, a, ta ? 1 : (size_t)k, ta ? (size_t)m : 1, b, tb ? 1 : (size_t)n, tb ? (size_t)k : 1, want);
+    for (i = 0; i < nc; i++) {
+        want[i] += rows[i / (size_t)n] + columns[i % (size_t)n] + (add ? c0[i] : 0.0);
+        if (!add && want[i] < 0.0) want[i] = 0.0;
+    }
+    for (q = 0; q < isa_count(); q++)
+        for (p = 0; p < POOLS; p++) {
+            nnti_exec e;
+            nnti_gemm g;
+            nnti_operand oa = nnti_operand_matrix(a, m, ta ? 1 : k, ta ? m : 1);
+            double err;
+            int mark = block_count;
+            e.pool = pools[p];
+            e.isa = isa_at(q);
+            g = nnti_gemm_new(&e, m, n, k);
+            g.b = nnti_operand_matrix(b, n, tb ? k : 1, tb ? 1 : n);
+            g.c = c;
+            g.end.row_bias = rows;
+            g.end.col_bias = columns;
+            g.end.add = add;
+            g.end.relu = !add;
+            if (add) memcpy(c, c0, nc * sizeof(float)); else memset(c, 0xff, nc * sizeof(float));
+            nnti_gemm_run(&e, &g, &oa, floats((nnti_gemm_workspace(&e, &g) + 3) / 4));
+            err = error_of(c, want, nc);
+            CHECKF(err < FORWARD_LIMIT, "gemm m=%d n=%d k=%d ta=%d tb=%d add=%d isa=%d: %g", m, n, k, ta, tb, add, e.isa, err);
+            if (p == 0) memcpy(first, c, nc * sizeof(float));
+            CHECKF(!memcmp(first, c, nc * sizeof(float)), "gemm m=%d n=%d k=%d ta=%d tb=%d isa=%d: %d threads give other bits", m, n, k, ta, tb, e.isa, pool_threads[p]);
+            while (block_count > mark) {
+                int j;
+                block_count--;
+                for (j = 0; j < GUARDS; j++) CHECK(nnti_float_bits(guards[block_count][j]) == 0x5a5a5a5au);
+                free(blocks[block_count]);
+            }
+        }
+    release();
+}
+static void gemm_all_transposes_and_odd_sizes(void)
+{
+    static const int sizes[][3] = {
+        { 1, 1, 1 }, { 1, 50, 3 }, { 50, 1, 3 }, { 2, 3, 1000 }, { 5, 16, 7 }, { 6, 32, 8 }, { 7, 33, 9 }, { 13, 31, 17 }, { 14, 48, 15 },
+        { 15, 47, 16 }, { 28, 64, 385 }, { 29, 65, 384 }, { 64, 10, 128 }, { 10, 128, 64 }, { 64, 128, 100 }, { 600, 40, 20 }, { 33, 500, 70 },
+        { 100, 100, 900 }, { 1, 300, 200 }, { 300, 7, 400 }
+    };
+    size_t i;
+    int t;
+    for (i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (t = 0; t < 8; t++) check_gemm(sizes[i][0], sizes[i][1], sizes[i][2], t & 1, t >> 1 & 1, t >> 2);
+}
+static void gemm_every_tile_height_and_panel_width(void)
+{
+    int m, n;
+    for (m = 1; m <= 30; m++) check_gemm(m, 40, 5, m & 1, m >> 1 & 1, m % 3 == 0);
+    for (n = 1; n <= 70; n += 3) check_gemm(9, n, 6, n & 1, n >> 1 & 1, n % 3 == 0);
+}
+
+/* ---- fully connected ---- */
+
+static void check_linear(int n, int in, int out, int options)
+{
+    const size_t nx = (size_t)n * (size_t)in, ny = (size_t)n * (size_t)out, nw = (size_t)in * (size_t)out, nb = (size_t)out;
+    float *x = random_floats(nx), *w = random_floats(nw), *b = random_floats(nb), *gy = random_floats(ny), *mask = random_floats(nx);
+    float *gx0 = random_floats(nx), *gw0 = random_floats(nw), *gb0 = random_floats(nb);
+    float *y = floats(ny), *gx = floats(nx), *gw = floats(nw), *gb = floats(nb);
+    double *want_y = doubles(ny), *want_gx = doubles(nx), *want_gw = doubles(nw), *want_gb = doubles(nb);
+    const int batch = n + ((options & PARTIAL) ? 5 : 0);
+    size_t i;
+    int q;
+    nnt_run run;
+    memset(&run, 0, sizeof run);
+    run.count = n;
+    run.accumulate = (options & ACCUMULATE) != 0;
+    naive_linear_forward(n, in, out, x, w, want_y);
+    for (i = 0; i < ny; i++) {
+        if (options & BIAS) want_y[i] += b[i % nb];
+        if ((options & RELU) && want_y[i] < 0.0) want_y[i] = 0.0;
+    }
+    naive_linear_data(n, in, out, gy, w, want_gx);
+    for (i = 0; i < nx; i++) {
+        if (options & ACCUMULATE) want_gx[i] += gx0[i];
+        if ((options & MASKED) && mask[i] <= 0.0f) want_gx[i] = 0.0;
+    }
+    naive_linear_weight(n, in, out, x, gy, want_gw, want_gb);
+    if (options & ACCUMULATE) {
+        for (i = 0; i < nw; i++) want_gw[i] += gw0[i];
+        for (i = 0; i < nb; i++) want_gb[i] += gb0[i];
+    }
+    for (q = 0; q < isa_count(); q++) {
+        const int isa = isa_at(q);
+        nnt_op op;
+        double e;
+        memset(&op, 0, sizeof op);
+        op.in_c = in; op.out_c = out; op.in_h = op.in_w = op.out_h = op.out_w = 1;
+        if (in % 6 == 0) { op.in_c = in / 6; op.in_h = 2; op.in_w = 3; }
+        op.at[NNT_X] = x; op.at[NNT_W] = w; op.at[NNT_B] = (options & BIAS) ? b : NULL; op.at[NNT_Y] = y;
+        op.at[NNT_GY] = gy; op.at[NNT_GX] = gx; op.at[NNT_GW] = gw; op.at[NNT_GB] = (options & BIAS) ? gb : NULL; op.at[NNT_MASK] = mask;
+        op.flags = (options & RELU) ? NNT_OPF_RELU : 0;
+        CHECKF(run_all(isa, &op, &run, batch, nnti_cpu_linear_workspace, nnti_cpu_linear, NNT_Y, ny, -1, 0), "linear n=%d in=%d out=%d isa=%d: forward's bits", n, in, out, isa);
+        e = error_of(y, want_y, ny);
+        CHECKF(e < FORWARD_LIMIT, "linear n=%d in=%d out=%d options=%d isa=%d: forward %g", n, in, out, options, isa, e);
+        op.flags = ((options & ACCUMULATE) ? NNT_OPF_ACCUMULATE : 0) | ((options & MASKED) ? NNT_OPF_MASK : 0);
+        if (options & ACCUMULATE) memcpy(gx, gx0, nx * sizeof(float)); else memset(gx, 0xff, nx * sizeof(float));
+        CHECKF(run_all(isa, &op, &run, batch, nnti_cpu_linear_data_workspace, nnti_cpu_linear_data, NNT_GX, nx, -1, 0), "linear n=%d in=%d out=%d isa=%d: data's bits", n, in, out, isa);
+        e = error_of(gx, want_gx, nx);
+        CHECKF(e < GRADIENT_LIMIT, "linear n=%d in=%d out=%d options=%d isa=%d: data %g", n, in, out, options, isa, e);
+        if (options & ACCUMULATE) { memcpy(gw, gw0, nw * sizeof(float)); memcpy(gb, gb0, nb * sizeof(float)); }
+        CHECKF(run_all(isa, &op, &run, batch, nnti_cpu_linear_weight_workspace, nnti_cpu_linear_weight, NNT_GW, nw, (options & BIAS) ? NNT_GB : -1, nb),
+               "linear n=%d in=%d out=%d isa=%d: weight's bits", n, in, out, isa);
+        e = error_of(gw, want_gw, nw);
+        CHECKF(e < GRADIENT_LIMIT, "linear n=%d in=%d out=%d options=%d isa=%d: weight %g", n, in, out, options, isa, e);
+        if (options & BIAS) {
+            e = error_of(gb, want_gb, nb);
+            CHECKF(e < GRADIENT_LIMIT, "linear n=%d in=%d out=%d options=%d isa=%d: bias %g", n, in, out, options, isa, e);
+        }
+    }
+    release();
+}
+static void linear_batches_from_one_to_many(void)
+{
+    static const int batches[] = { 1, 2, 3, 4, 5, 8, 13, 14, 15, 31, 64, 100 };
+    size_t i;
+    for (i = 0; i < sizeof batches / sizeof *batches; i++) {
+        check_linear(batches[i], 37, 11, (int)i * 7 % 32);
+        check_linear(batches[i], 96, 40, (int)i * 5 % 32);
+        check_linear(batches[i], 784, 10, (int)i * 3 % 32);
+    }
+}
+static void linear_odd_sizes_and_options(void)
+{
+    int options;
+    for (options = 0; options < 32; options++) check_linear(1 + options % 5, 1 + options * 3, 8 + options * 5 % 37, options);
+    check_linear(3, 1, 1, BIAS);
+    check_linear(2, 2000, 130, BIAS | RELU);
+    check_linear(2, 130, 2000, ACCUMULATE | MASKED);
+}
+
+int main(int argc, char **argv)
+{
+    nnt_allocator a = nnti_allocator(NULL);
+    int i;
+    TEST_BEGIN(argc, argv);
+    random_state = 1;
+    for (i = 0; i < POOLS; i++) pools[i] = nnti_pool_start(&a, pool_threads[i]);
+    TEST(conv_every_option_alone_and_together);
+    TEST(conv_kernel_larger_than_stride_and_the_other_way_round);
+    TEST(conv_kernel_equal_to_the_padded_input);
+    TEST(conv_padding_beyond_the_kernel);
+    TEST(conv_one_by_one);
+    TEST(conv_rectangular);
+    TEST(conv_dilated);
+    TEST(conv_groups_up_to_depthwise);
+    TEST(conv_sizes_around_the_vectors);
+    TEST(conv_of_real_nets_scaled_down);
+    TEST(conv_sums_longer_than_a_block);
+    TEST(conv_random_configurations);
+    TEST(conv_lets_nan_through);
+    TEST(at_least_300_convolutions_were_checked);
+    TEST(gemm_all_transposes_and_odd_sizes);
+    TEST(gemm_every_tile_height_and_panel_width);
+    TEST(linear_batches_from_one_to_many);
+    TEST(linear_odd_sizes_and_options);
+    for (i = 0; i < POOLS; i++) nnti_pool_stop(pools[i]);
+    return TEST_END();
+}

@@ -1,0 +1,495 @@
+/* test_plan.c - lowering, lifetimes and offsets, on hand-made and on random graphs; looks at the inside. */
+#define NNTRAIN_IMPLEMENTATION
+#include "nntrain.h"
+#include "test.h"
+
+/* ---- a small random generator of the test's own */
+
+static uint64_t test_state;
+static uint32_t test_random(void)
+{
+    test_state = test_state * 6364136223846793005ull + 1442695040888963407ull;
+    return (uint32_t)(test_state >> 33);
+}
+static int test_below(int n) { return (int)(test_random() % (uint32_t)n); }
+static float test_value(void) { return (float)test_random() / 1073741824.0f - 1.0f; }
+
+/* ---- allocator that counts */
+
+static int64_t live_bytes, live_blocks, alloc_calls;
+static size_t largest;
+static void *count_alloc(void *user, size_t bytes, size_t align)
+{
+    (void)user;
+    alloc_calls++;
+    live_bytes += (int64_t)bytes;
+    live_blocks++;
+    if (bytes > largest) largest = bytes;
+    return nnti_default_alloc(NULL, bytes, align);
+}
+static void count_free(void *user, void *p, size_t bytes)
+{
+    (void)user;
+    live_bytes -= (int64_t)bytes;
+    live_blocks--;
+    nnti_default_free(NULL, p, bytes);
+}
+static nnt_allocator counting(void)
+{
+    nnt_allocator a;
+    a.alloc_fn = count_alloc;
+    a.free_fn = count_free;
+    a.user = NULL;
+    return a;
+}
+
+/* ---- random graphs */
+
+enum { SMOOTH = 1, SHARP = 2 };             /* without and with kinks (relu, maxpool) */
+
+/* Adds a few layers on random earlier nodes. relu_slope0: leaky_relu with slope 0 in place of relu, which is the same
+   function, but is neither fused nor masked by its consumers. */
+static nnt_node random_graph(nnt_net *net, int layers, int kind, int relu_slope0, int stochastic)
+{
+    nnt_node pool[32], x = nnt_input(net, 1 + test_below(3), 4 + test_below(4), 4 + test_below(4));
+    int count = 0, i, shape[3], other[3];
+    pool[count++] = nnt_conv2d(x, 2 + test_below(3), 3, 1, 1);
+    for (i = 0; i < layers && count < 32; i++) {
+        nnt_node a = pool[count - 1 - test_below(count < 4 ? count : 4)], b = pool[test_below(count)], y = a;
+        nnt_shape(a, shape);
+        nnt_shape(b, other);
+        switch (test_below(stochastic ? 14 : 12)) {
+        case 0: y = nnt_conv2d(a, 1 + test_below(4), 3, 1, 1); break;
+        case 1: y = kind & SHARP ? (relu_slope0 ? nnt_leaky_relu(a, 0) : nnt_relu(a)) : nnt_tanh(a); break;
+        case 2: y = nnt_batchnorm(a); break;
+        case 3: y = nnt_add(a, nnt_conv2d(b, shape[0], 1, 1, 0));
+                if (other[1] != shape[1] || other[2] != shape[2]) { i = layers; y = a; } break;
+        case 4: y = nnt_sigmoid(a); break;
+        case 5: if (shape[1] == other[1] && shape[2] == other[2]) y = nnt_concat(a, b); break;
+        case 6: if (shape[1] > 2 && shape[2] > 2) y = kind & SHARP ? nnt_maxpool(a, 2, 1, 0) : nnt_avgpool(a, 2, 1, 0); break;
+        case 7: y = nnt_add(a, a); break;
+        case 8: y = nnt_gelu(a); break;
+        case 9: y = kind & SHARP ? (relu_slope0 ? nnt_leaky_relu(nnt_batchnorm(a), 0) : nnt_relu(nnt_batchnorm(a))) : nnt_gelu(nnt_batchnorm(a)); break;
+        case 10: y = nnt_reshape(a, shape[0], shape[2], shape[1]); break;
+        case 11: if (shape[0] == other[0] && shape[1] == other[1] && shape[2] == other[2]) {
+                y = nnt_add(a, b);
+                if (kind & SHARP) y = relu_slope0 ? nnt_leaky_relu(y, 0) : nnt_relu(y);
+            } break;
+        case 12: y = nnt_dropout(a, 0.3f); break;
+        default: y = nnt_noise(a, 0.1f); break;
+        }
+        pool[count++] = y;
+    }
+    if (kind & SHARP) x = nnt_add(nnt_global_avgpool(pool[count - 1]), nnt_global_avgpool(pool[count - 1]));
+    else x = nnt_flatten(pool[count - 1]);
+    x = nnt_linear(x, 5);
+    return nnt_cross_entropy(x);
+}
+/* The graph in case 3 may be abandoned with an error; such seeds are passed over. */
+static nnt_net *random_net(uint64_t seed, const nnt_allocator *a, int layers, int kind, int slope0, int stochastic, nnt_compile_desc d)
+{
+    nnt_net *net = nnt_new(a);
+    nnt_node loss;
+    test_state = seed * 77777 + 1;
+    loss = random_graph(net, layers, kind, slope0, stochastic);
+    if (nnt_compile(net, loss, d)) { nnt_free(net); return NULL; }
+    return net;
+}
+static nnt_compile_desc usual(int batch)
+{
+    nnt_compile_desc d;
+    memset(&d, 0, sizeof d);
+    d.batch = batch;
+    d.threads = 1;
+    d.seed = 3;
+    d.optimizer = nnt_sgd(0.05f);
+    d.optimizer.momentum = 0.9f;
+    return d;
+}
+/* A batch of random samples for a net; labels in five classes. */
+enum { MAX_BATCH = 8 };
+static float batch_x[MAX_BATCH * 3 * 8 * 8];
+static int32_t batch_labels[MAX_BATCH];
+static nnt_batch random_batch(int count)
+{
+    nnt_batch b;
+    int i;
+    for (i = 0; i < MAX_BATCH * 3 * 8 * 8; i++) batch_x[i] = test_value();
+    for (i = 0; i < MAX_BATCH; i++) batch_labels[i] = test_below(5);
+    memset(&b, 0, sizeof b);
+    b.x = batch_x;
+    b.labels = batch_labels;
+    b.count = count;
+    return b;
+}
+
+/* ---- lifetimes and offsets */
+
+/* Which roles an op writes; all others it reads. */
+static int writes(const nnt_op *op, int role)
+{
+    if (role == NNT_Y) return op->kind != NNT_OP_ACT_GRAD && op->kind != NNT_OP_SOFTMAX_GRAD;
+    if (role == NNT_AUX) return op->kind == NNT_OP_MAXPOOL;
+    if (role == NNT_STATS) return op->kind == NNT_OP_BN_STATS;
+    return role == NNT_GX || role == NNT_LOSS;
+}
+/* Brute force: at each op every two storages that are alive are disjoint, all lie in the arena, what an op reads was
+   written before, and an op's operands are alive. Returns the number of faults. */
+static int plan_faults(const nnti_program *p, const nnti_value *v, int count, size_t arena)
+{
+    int i, a, b, role, faults = 0;
+    char *written = (char *)calloc((size_t)count + 1, 1);
+    for (a = 0; a < count; a++) if (v[a].first < 0) written[a] = 1;
+    for (i = 0; i < p->count; i++) {
+        for (a = 0; a < count; a++) {
+            if (v[a].storage != a || v[a].first > i || v[a].last < i) continue;
+            if (v[a].offset + v[a].bytes > arena) faults++;
+            for (b = 0; b < a; b++) {
+                if (v[b].storage != b || v[b].first > i || v[b].last < i) continue;
+                if (v[a].offset < v[b].offset + v[b].bytes && v[b].offset < v[a].offset + v[a].bytes) faults++;
+            }
+        }
+        for (role = 0; role < NNT_ROLES; role++) {
+            int o = p->operands[i * NNT_ROLES + role];
+            if (o < 0) continue;
+            if (v[v[o].storage].first > i || v[v[o].storage].last < i) faults++;
+            if (!writes(&p->ops[i], role) && !written[o]) faults++;
+        }
+        for (role = 0; role < NNT_ROLES; role++) {
+            int o = p->operands[i * NNT_ROLES + role];
+            if (o < 0 || !writes(&p->ops[i], role)) continue;
+            if (role == NNT_GX && (p->ops[i].flags & NNT_OPF_ACCUMULATE) && !written[o]) faults++;
+            written[o] = 1;
+        }
+    }
+    free(written);
+    return faults;
+}
+
+static void values_that_live_together_never_overlap(void)
+{
+    int seed, nets = 0, moved = 0;
+    for (seed = 0; seed < 1000; seed++) {
+        nnt_net *net = random_net((uint64_t)seed, NULL, 4 + seed % 20, SHARP, 0, 1, usual(1 + seed % 7));
+        nnti_plan *p;
+        if (!net) continue;
+        nets++;
+        p = &net->plan;
+        CHECKF(plan_faults(&p->train, p->train_values, p->train_value_count, p->memory.arena) == 0, "training, seed %d", seed);
+        CHECKF(plan_faults(&p->predict, p->predict_values, p->predict_value_count, p->memory.arena) == 0, "prediction, seed %d", seed);
+        CHECKF(p->memory.peak <= p->memory.arena, "seed %d", seed);
+        /* the check itself: two storages that are alive together, moved onto each other, are found */
+        if (p->train_value_count > 2) {
+            nnti_value *v = p->train_values;
+            int a, b, i, done = 0;
+            for (a = 0; a < p->train_value_count && !done; a++)
+                for (b = 0; b < a && !done; b++)
+                    if (v[a].storage == a && v[b].storage == b && v[a].first <= v[b].last && v[b].first <= v[a].last && v[a].last >= 0) {
+                        size_t was = v[a].offset;
+                        v[a].offset = v[b].offset;
+                        i = plan_faults(&p->train, v, p->train_value_count, p->memory.arena);
+                        CHECKF(i > 0, "seed %d: an overlap of %d and %d was not found", seed, a, b);
+                        v[a].offset = was;
+                        done = 1;
+                        moved++;
+                    }
+        }
+        nnt_free(net);
+    }
+    CHECKF(nets > 700, "only %d of 1000 random graphs compiled", nets);
+    CHECK(moved > 700);
+}
+
+static void arena_is_close_to_the_largest_sum_of_live_values(void)
+{
+    int seed, nets = 0;
+    double worst = 0;
+    for (seed = 0; seed < 300; seed++) {
+        nnt_net *net = random_net((uint64_t)seed, NULL, 4 + seed % 20, SHARP, 0, 1, usual(4));
+        double over;
+        if (!net) continue;
+        nets++;
+        over = (double)net->plan.memory.arena / (double)net->plan.memory.peak;
+        if (over > worst) worst = over;
+        nnt_free(net);
+    }
+    printf("arena over peak: at most %.3f in %d nets\n", worst, nets);
+    CHECK(worst < 1.25);                    /* greedy placing: 1.165 is the worst that the literature's tests show */
+}
+
+/* ---- running with poison */
+
+static nnt_net *poisoned_net;
+static void poison(const nnti_value *v, int count, int op, int at_start)
+{
+    int i;
+    for (i = 0; i < count; i++) {
+        if (v[i].storage != i) continue;
+        if (at_start ? v[i].first >= 0 : v[i].last == op) memset(nnti_arena(poisoned_net) + v[i].offset, 0xff, v[i].bytes);
+    }
+}
+/* The CPU's run, op by op; what is dead is filled with NaN. */
+static nnt_result poison_run(void *device, const nnt_op *ops, int count, const nnt_run *run)
+{
+    const nnti_plan *p = &poisoned_net->plan;
+    int i, k;
+    for (i = 0; i < count; i++) {
+        const nnti_value *v = NULL;
+        int values = 0, number = 0;
+        if (p->train.count && &ops[i] >= p->train.ops && &ops[i] < p->train.ops + p->train.count) {
+            v = p->train_values; values = p->train_value_count; number = (int)(&ops[i] - p->train.ops);
+        } else if (&ops[i] >= p->predict.ops && &ops[i] < p->predict.ops + p->predict.count) {
+            v = p->predict_values; values = p->predict_value_count; number = (int)(&ops[i] - p->predict.ops);
+        }
+        if (v && number == 0)
+            for (k = 0; k < values; k++)    /* all that is not given: NaN, unless a given value lies there */
+                if (v[k].storage == k && v[k].first > 0) {
+                    int j, clash = 0;
+                    for (j = 0; j < values; j++)
+                        if (v[j].storage == j && v[j].first <= 0 && v[j].offset < v[k].offset + v[k].bytes && v[k].offset < v[j].offset + v[j].bytes) clash = 1;
+                    if (!clash) memset(nnti_arena(poisoned_net) + v[k].offset, 0xff, v[k].bytes);
+                }
+        nnti_cpu_run(device, &ops[i], 1, run);
+        if (v) poison(v, values, number, 0);
+    }
+    return NNT_OK;
+}
+static void dead_values_are_never_read(void)
+{
+    nnt_backend poisoning = nnti_cpu_backend;
+    int seed, step, nets = 0;
+    poisoning.run = poison_run;
+    for (seed = 0; seed < 120; seed++) {
+        nnt_net *a = random_net((uint64_t)seed, NULL, 4 + seed % 20, SHARP, 0, 1, usual(5));
+        nnt_net *b = random_net((uint64_t)seed, NULL, 4 + seed % 20, SHARP, 0, 1, usual(5));
+        if (a && b) {
+            nets++;
+            poisoned_net = b;
+            b->on->backend = &poisoning;
+            for (step = 0; step < 3; step++) {
+                nnt_batch batch = random_batch(step == 1 ? 3 : 5);
+                float la = 0, lb = 0, ya[25], yb[25];
+                nnt_result ra = nnt_step(a, &batch, &la), rb = nnt_step(b, &batch, &lb);
+                CHECKF(ra == rb && memcmp(&la, &lb, sizeof la) == 0, "seed %d step %d: %g and %g: %s", seed, step, (double)la, (double)lb, nnt_error(b));
+                CHECKF(memcmp(a->memory, b->memory, a->plan.memory.fixed) == 0, "weights, seed %d step %d", seed, step);
+                if (step) continue;
+                CHECK(nnt_predict(a, batch.x, 5, ya) == NNT_OK && nnt_predict(b, batch.x, 5, yb) == NNT_OK);
+                CHECKF(memcmp(ya, yb, sizeof ya) == 0, "prediction, seed %d", seed);
+            }
+        }
+        nnt_free(a);
+        nnt_free(b);
+    }
+    CHECK(nets > 80);
+}
+
+/* ---- gradients of graphs with branches */
+
+/* relu that is fused, masked by consumers and passed on in place, against leaky_relu with slope 0, which is none of it. */
+static void fused_and_masked_relu_equals_the_plain_function(void)
+{
+    int seed, nets = 0, i;
+    for (seed = 0; seed < 300; seed++) {
+        nnt_net *a = random_net((uint64_t)seed, NULL, 4 + seed % 16, SHARP, 0, 0, usual(4));
+        nnt_net *b = random_net((uint64_t)seed, NULL, 4 + seed % 16, SHARP, 1, 0, usual(4));
+        nnt_batch batch = random_batch(4);
+        if (a && b) {
+            const float *ga = a->memory + a->plan.memory.params / 4, *gb = b->memory + b->plan.memory.params / 4;
+            size_t n = a->plan.trained_floats, k;
+            double difference = 0, norm = 0;
+            nets++;
+            CHECK(nnt_backward(a, &batch, NULL) == NNT_OK);
+            CHECK(nnt_backward(b, &batch, NULL) == NNT_OK);
+            CHECK(a->plan.train.count <= b->plan.train.count);
+            for (k = 0; k < n; k++) {
+                difference += ((double)ga[k] - gb[k]) * ((double)ga[k] - gb[k]);
+                norm += (double)gb[k] * gb[k];
+            }
+            /* the same sums, but additions at forks may come in another order */
+            CHECKF(difference <= 1e-10 * norm + 1e-20, "seed %d: %g of %g", seed, sqrt(difference), sqrt(norm));
+        }
+        nnt_free(a);
+        nnt_free(b);
+    }
+    for (i = 0; i < 1; i++) CHECK(nets > 200);
+}
+/* Central differences of the float loss, over whole directions: catches a missing or doubled branch, not roundings. */
+static void gradients_of_random_graphs_equal_differences_of_the_loss(void)
+{
+    int seed, nets = 0;
+    for (seed = 0; seed < 150; seed++) {
+        nnt_net *net = random_net((uint64_t)seed, NULL, 4 + seed % 12, SMOOTH, 0, 0, usual(6));
+        nnt_batch batch = random_batch(6);
+        size_t n, k;
+        int trial;
+        if (!net) continue;
+        nets++;
+        n = net->plan.trained_floats;
+        for (trial = 0; trial < 3; trial++) {
+            float *direction = (float *)malloc(n * sizeof *direction), *w = net->memory, *g = net->memory + net->plan.memory.params / 4;
+            double slope = 0, norm = 0, up = 0, down = 0, h;
+            nnt_loss l;
+            CHECK(nnt_backward(net, &batch, NULL) == NNT_OK);
+            for (k = 0; k < n; k++) { direction[k] = g[k] * (1.0f + 0.5f * test_value()); norm += (double)direction[k] * direction[k]; }
+            norm = sqrt(norm);
+            if (!(norm > 1e-12)) { free(direction); continue; }
+            h = 2e-3;
+            for (k = 0; k < n; k++) { direction[k] /= (float)norm; slope += (double)g[k] * direction[k]; }
+            for (k = 0; k < n; k++) w[k] += (float)h * direction[k];
+            CHECK(nnt_backward(net, &batch, NULL) == NNT_OK);
+            l = nnt_last_loss(net);
+            up = l.sum / l.weight;
+            for (k = 0; k < n; k++) w[k] -= 2 * (float)h * direction[k];
+            CHECK(nnt_backward(net, &batch, NULL) == NNT_OK);
+            l = nnt_last_loss(net);
+            down = l.sum / l.weight;
+            for (k = 0; k < n; k++) w[k] += (float)h * direction[k];
+            /* float loss: error about 1e-7 / h = 5e-5 absolute, curvature of third order h^2; branches weigh far more */
+            CHECKF(fabs((up - down) / (2 * h) - slope) < 0.02 * fabs(slope) + 5e-4, "seed %d trial %d: difference %g, gradient %g", seed, trial, (up - down) / (2 * h), slope);
+            free(direction);
+        }
+        nnt_free(net);
+    }
+    CHECK(nets > 90);
+}
+
+/* ---- memory */
+
+static void compile_takes_what_the_plan_said_and_steps_take_nothing(void)
+{
+    nnt_allocator a = counting();
+    nnt_net *net;
+    nnt_node x, loss;
+    nnt_memory m;
+    nnt_compile_desc d = usual(8);
+    nnt_batch b;
+    int64_t calls;
+    int step;
+    float y[8 * 5];
+    live_bytes = live_blocks = alloc_calls = 0;
+    net = nnt_new(&a);
+    x = nnt_input(net, 3, 8, 8);
+    x = nnt_maxpool(nnt_relu(nnt_batchnorm(nnt_conv2d(x, 16, 3, 1, 1))), 2, 2, 0);
+    loss = nnt_cross_entropy(nnt_linear(nnt_dropout(nnt_relu(nnt_linear(x, 64)), 0.5f), 5));
+    d.optimizer = nnt_adam(1e-3f);
+    d.optimizer.clip_norm = 1.0f;
+    CHECK(nnt_plan(net, loss, d, &m) == NNT_OK);
+    CHECK(m.total == m.fixed + m.arena && m.fixed == m.params + m.grads + m.optimizer && m.arena >= m.peak);
+    CHECK(m.activations + m.gradients + m.workspace == m.peak);
+    largest = 0;
+    CHECK(nnt_compile(net, loss, d) == NNT_OK);
+    CHECKF(largest == m.total, "largest block %zu, plan %zu", largest, m.total);
+    test_state = 5;
+    b = random_batch(8);
+    calls = alloc_calls;
+    for (step = 0; step < 3; step++) CHECK(nnt_step(net, &b, NULL) == NNT_OK);
+    CHECK(nnt_predict(net, b.x, 8, y) == NNT_OK);
+    CHECKF(alloc_calls == calls, "%d allocations in three steps", (int)(alloc_calls - calls));
+    nnt_free(net);
+    CHECK(live_bytes == 0 && live_blocks == 0);
+}
+static void planning_alone_takes_no_memory_of_the_device(void)
+{
+    nnt_allocator a = counting();
+    nnt_net *net = nnt_new(&a);
+    nnt_node loss = nnt_mse(nnt_conv2d(nnt_input(net, 64, 256, 256), 64, 3, 1, 1));
+    nnt_memory m;
+    int64_t before = live_bytes;
+    largest = 0;
+    CHECK(nnt_plan(net, loss, usual(64), &m) == NNT_OK);
+    CHECK(m.total > (size_t)1 << 30 && largest < (size_t)1 << 20);
+    CHECK(live_bytes - before < 4096);      /* names of parameters stay */
+    nnt_free(net);
+    CHECK(live_blocks == 0);
+}
+static void memory_limit_is_kept_or_refused_with_the_batch_that_fits(void)
+{
+    nnt_net *net = nnt_new(NULL);
+    nnt_node loss = nnt_cross_entropy(nnt_linear(nnt_relu(nnt_conv2d(nnt_input(net, 3, 32, 32), 16, 3, 1, 1)), 10));
+    nnt_compile_desc d = usual(64);
+    nnt_memory m, half;
+    char want[200];
+    CHECK(nnt_plan(net, loss, d, &m) == NNT_OK);
+    d.memory_limit = m.total;
+    CHECK(nnt_plan(net, loss, d, &half) == NNT_OK && half.total == m.total);
+    d.memory_limit = m.total - 1;
+    CHECK(nnt_plan(net, loss, d, &half) == NNT_ERR_MEMORY);
+    nnti_format(want, sizeof want, "compile: needs %B at batch 64; memory_limit is %B; batch 63 fits", m.total, m.total - 1);
+    CHECK_TEXT(nnt_error(net), want);
+    d.batch = 63;
+    CHECK(nnt_compile(net, loss, d) == NNT_OK && net->plan.memory.total <= d.memory_limit);
+    nnt_free(net);
+    net = nnt_new(NULL);
+    d.memory_limit = 1000;
+    loss = nnt_cross_entropy(nnt_linear(nnt_input(net, 3, 32, 32), 10));
+    CHECK(nnt_compile(net, loss, d) == NNT_ERR_MEMORY && strstr(nnt_error(net), "not even batch 1 fits") != NULL);
+    nnt_free(net);
+}
+
+/* 2,155,872,256 values in one activation: past 2^31. The null device runs the plan without the memory. */
+static void more_than_2_to_31_values_are_planned_exactly(void)
+{
+    nnt_net *net = nnt_new(NULL);
+    nnt_node x = nnt_input(net, 514, 2048, 2048), loss = nnt_mse(nnt_conv2d(x, 1, 3, 1, 1));
+    nnt_compile_desc d = usual(1);
+    nnt_memory m;
+    nnti_null *n;
+    d.device = "null";
+    CHECK(nnt_plan(net, loss, d, &m) == NNT_OK);
+    /* in training: input, output (whose place the gradient takes over), targets, loss */
+    CHECKF(m.arena == ((size_t)2155872256u + 2u * 2048u * 2048u) * 4u + 64u, "%zu", m.arena);
+    CHECK(nnt_compile(net, loss, d) == NNT_OK);
+    n = (nnti_null *)net->on->device;
+    CHECK(n->allocations == 1 && n->bytes == m.total);
+    nnt_free(net);
+}
+static void sizes_past_the_address_space_are_refused(void)
+{
+    nnt_net *net = nnt_new(NULL);
+    nnt_node x = nnt_input(net, 2147483647, 1024, 1024);
+    nnt_compile_desc d = usual(2147483647);
+    d.device = "null";
+    CHECK(nnt_compile(net, nnt_mse(nnt_relu(nnt_conv2d(x, 1, 1, 1, 0))), d) == NNT_ERR_MEMORY);
+    CHECK_TEXT(nnt_error(net), "compile: the output of 'input1' at batch 2147483647 passes the address space; use a smaller batch");
+    nnt_free(net);
+    net = nnt_new(NULL);
+    x = nnt_input(net, 2147483647, 2147483647, 2147483647);
+    CHECK(nnt_error_code(net) == NNT_ERR_SHAPE);
+    CHECK_TEXT(nnt_error(net), "input 'input1' (op 1): its output 2147483647x2147483647x2147483647 has more than 2^62 values");
+    nnt_free(net);
+}
+static void null_device_counts_ops_of_a_step(void)
+{
+    nnt_net *net = nnt_new(NULL);
+    nnt_node loss = nnt_cross_entropy(nnt_linear(nnt_relu(nnt_conv2d(nnt_input(net, 1, 8, 8), 4, 3, 1, 1)), 5));
+    nnt_compile_desc d = usual(4);
+    nnt_batch b;
+    nnti_null *n;
+    test_state = 1;
+    b = random_batch(4);
+    d.device = "null";
+    CHECK(nnt_compile(net, loss, d) == NNT_OK);
+    n = (nnti_null *)net->on->device;
+    CHECK(nnt_step(net, &b, NULL) == NNT_OK);
+    /* conv+relu, linear, loss; weights and data of linear (masked), weights of conv; update */
+    CHECKF(n->ops == 7, "%d ops", (int)n->ops);
+    CHECK(net->plan.train.count == 6);
+    nnt_free(net);
+}
+
+int main(int argc, char **argv)
+{
+    TEST_BEGIN(argc, argv);
+    TEST(values_that_live_together_never_overlap);
+    TEST(arena_is_close_to_the_largest_sum_of_live_values);
+    TEST(dead_values_are_never_read);
+    TEST(fused_and_masked_relu_equals_the_plain_function);
+    TEST(gradients_of_random_graphs_equal_differences_of_the_loss);
+    TEST(compile_takes_what_the_plan_said_and_steps_take_nothing);
+    TEST(planning_alone_takes_no_memory_of_the_device);
+    TEST(memory_limit_is_kept_or_refused_with_the_batch_that_fits);
+    TEST(more_than_2_to_31_values_are_planned_exactly);
+    TEST(sizes_past_the_address_space_are_refused);
+    TEST(null_device_counts_ops_of_a_step);
+    return TEST_END();
+}
