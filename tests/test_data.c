@@ -197,14 +197,16 @@ static nnt_loader_desc loader_desc(int batch, int shuffle, int workers)
    for each thing that can go wrong. */
 typedef struct source {
     int     fail_at, bad_label_at, silent, no_label;
-    double  seconds;                        /* that a sample takes */
+    double  seconds;                        /* that a sample takes, */
+    int     uneven;                         /*   if its index is a multiple of this; 0: every sample */
     int     calls;                          /* atomic */
 } source;
 
 static nnt_result read_source(void *user, int64_t index, float *x, int32_t *label, float *target, char *why, size_t cap)
 {
     source *s = (source *)user;
-    double start = s->seconds > 0 ? nnti_seconds() : 0;
+    int slow = s->seconds > 0 && (!s->uneven || index % s->uneven == 0);
+    double start = slow ? nnti_seconds() : 0;
     int i;
     nnti_atomic_add(&s->calls, 1);
     if (s->fail_at && index == s->fail_at) {
@@ -214,7 +216,7 @@ static nnt_result read_source(void *user, int64_t index, float *x, int32_t *labe
     for (i = 0; i < 6; i++) x[i] = (float)(index * 100 + i);
     if (!s->no_label) *label = s->bad_label_at && index == s->bad_label_at ? 10 : (int32_t)(index % 10);
     if (target) target[0] = (float)-index;
-    while (s->seconds > 0 && nnti_seconds() - start < s->seconds) nnti_yield();
+    while (slow && nnti_seconds() - start < s->seconds) nnti_yield();
     return NNT_OK;
 }
 static nnt_reader_desc reader_desc(source *s, int64_t count)
@@ -1061,6 +1063,33 @@ static void rewinding_anywhere_gives_that_epoch(void)
     }
 }
 
+/* Workers in the middle of slow batches of the old epoch must not write into those of the new one. */
+static void rewinding_while_workers_read_mixes_nothing(void)
+{
+    nnt_loader_desc desc = loader_desc(5, 1, 3);
+    nnt_dataset *d;
+    nnt_loader *l;
+    nnt_batch b;
+    source s;
+    int round, i, k, calls;
+    memset(&s, 0, sizeof s);
+    s.seconds = 0.003;
+    s.uneven = 7;
+    desc.prefetch = 2;
+    d = nnt_dataset_reader(reader_desc(&s, 40), NULL);
+    l = nnt_loader_new(d, desc, NULL);
+    for (round = 0; round < 40; round++) {
+        CHECK(nnt_loader_rewind(l, round) == NNT_OK);
+        for (calls = 0; calls < round % 6; calls++) {
+            CHECK(nnt_loader_next(l, &b) == NNT_OK && b.count == 5);
+            for (i = 0; i < b.count; i++) for (k = 0; k < 6; k++)
+                CHECKF(b.x[i * 6 + k] == (float)(b.indices[i] * 100 + k), "round %d call %d", round, calls);
+        }
+    }
+    nnt_loader_free(l);
+    nnt_dataset_free(d);
+}
+
 static void epochs_are_counted_at_their_end(void)
 {
     nnt_dataset *d;
@@ -1459,6 +1488,7 @@ int main(int argc, char **argv)
     TEST(all_orders_are_as_likely);
     TEST(batches_are_the_same_bits_for_any_workers);
     TEST(rewinding_anywhere_gives_that_epoch);
+    TEST(rewinding_while_workers_read_mixes_nothing);
     TEST(epochs_are_counted_at_their_end);
     TEST(dropped_samples_differ_from_epoch_to_epoch);
     TEST(loader_errors_say_what_is_wrong);
