@@ -243,8 +243,21 @@ typedef struct nnt_compile_desc {
     int           threads;          /* 0: one for each core that the process may use */
     uint64_t      seed;             /* of weights, dropout, noise. 0 is a seed as any other */
     nnt_optimizer optimizer;        /* zeroed: none, for prediction only */
-    size_t        memory_limit;     /* bytes of the device; 0: none. Over it compile fails and says what would fit */
+    size_t        memory_limit;     /* bytes of the device; 0: none. Over it values are made again in backward, as few as
+                                       fit; what can't fit is an error that says what would */
+    float         extra_work;       /* without a limit: the least memory with at most this share of a step's arithmetic
+                                       done again, 0.2 = 20 % */
+    int           recompute;        /* NNT_RECOMPUTE_... */
+    int           segments;         /* for NNT_RECOMPUTE_SEGMENTS */
 } nnt_compile_desc;
+
+/* Which forward values are made again in backward instead of being kept. The same bits in every case. */
+enum {
+    NNT_RECOMPUTE_AUTO = 0,         /* as memory_limit or extra_work ask; without either nothing */
+    NNT_RECOMPUTE_OFF,
+    NNT_RECOMPUTE_LEAST_MEMORY,     /* whatever the work */
+    NNT_RECOMPUTE_SEGMENTS          /* as torch's checkpoint_sequential(net, segments, x): all segments but the last */
+};
 
 /* What a compiled net takes on its device, in bytes. total is what is allocated, in one piece. */
 typedef struct nnt_memory {
@@ -255,12 +268,24 @@ typedef struct nnt_memory {
     size_t peak;                    /* largest sum of bytes alive at one time, fixed part left out */
     size_t arena;                   /* what packing them takes: peak or a little more */
     size_t total;                   /* fixed + arena */
+    size_t total_store_all, total_least;    /* the two ends of what plans can have; without gaps from packing */
+    double extra_work;              /* share of a step's arithmetic that is done again: 0.097 = 9.7 % */
+    int    recomputed_ops;
     int    ops_train, ops_predict;  /* lengths of the two lists of resolved ops */
     int    peak_op;                 /* index in the training list of the op at the peak */
 } nnt_memory;
 
 /* Figures of nnt_compile without taking any memory on the device. */
 NNT_API nnt_result nnt_plan(nnt_net *net, nnt_node loss, nnt_compile_desc desc, nnt_memory *out);
+
+/* The choice that memory_limit and extra_work have: at most cap points, memory ascending. Returns how many, 0 after an
+   error. memory_limit, extra_work and recompute of desc are not looked at. */
+typedef struct nnt_plan_point { size_t total; double extra_work; } nnt_plan_point;
+NNT_API int nnt_plan_curve(nnt_net *net, nnt_node loss, nnt_compile_desc desc, nnt_plan_point *out, int cap);
+
+/* The largest batch that compiles within desc.memory_limit; 0: not even one sample, or an error. desc.batch is not
+   looked at. */
+NNT_API int nnt_max_batch(nnt_net *net, nnt_node loss, nnt_compile_desc desc);
 
 /* Reports the graph's first error, or lowers the graph, plans and takes the memory, and initialises weights. Once a
    net. `loss` is a loss node, or any other node for a net that only predicts. */
@@ -540,8 +565,11 @@ typedef struct nnt_op {
     size_t workspace_bytes;
     const char *name;               /* the layer, for messages */
     int   node;                     /* its number in the graph */
+    int   phase;                    /* NNT_PHASE_... */
     double flops, bytes;            /* a sample: arithmetic, and memory read and written at the least */
 } nnt_op;
+
+enum { NNT_PHASE_FORWARD = 0, NNT_PHASE_AGAIN, NNT_PHASE_BACKWARD, NNT_PHASE_UPDATE };    /* AGAIN: recomputation */
 
 /* What differs from step to step. */
 typedef struct nnt_run {
@@ -5274,8 +5302,10 @@ typedef struct nnti_program {
     nnt_op *ops;                    /* resolved */
     size_t  cap;
     int     count;
-    int    *operands;               /* count * NNT_ROLES value indices, -1: none */
+    int    *operands;               /* count * NNT_ROLES value indices, -1: none, -2 - i: parameter i */
     size_t  operand_cap;
+    int    *owner;                  /* the node that was lowered when the op was emitted */
+    size_t  owner_cap;
     int     loss_op;                /* index of the loss, -1: none */
     int     update_ops;             /* the last so many ops belong to the update: BN_RUNNING */
 } nnti_program;
@@ -5284,6 +5314,8 @@ typedef struct nnti_value {
     const char *what;               /* "activation", "gradient", ... for reports */
     int     node;
     int     kind;                   /* NNTI_VALUE_... */
+    int     persistent;             /* lives the whole step, outside of what is scheduled */
+    int     again;                  /* made again */
     size_t  bytes;                  /* at the whole batch, rounded up to NNTI_ALIGN */
     int     first, last;            /* ops of the program that touch it first and last; first -1: before the first op */
     int     storage;                /* the value in whose place it lives */
@@ -5944,6 +5976,2160 @@ NNT_API nnt_node nnt_mse(nnt_node x)
 }
 
 /* ============================================================================
+   >>schedule    Recomputation: which values are kept, which are made again, and where each lies in the arena
+   Reads a chain of stages (steps with the values that they read and write), writes a schedule: the list of steps to
+   execute, a storage for each value with its life and offset, and the exact peak. Knows nothing of nets or devices.
+   ============================================================================ */
+
+/* A step is one kernel call. A value is written by forward steps of its stage, or by backward steps if it is a
+   gradient. Forward steps may be executed again (except ONCE ones), backward steps are executed once. Values named
+   x, y, gy, gx are a stage's border: y of stage i is x of stage i + 1, gx of stage i + 1 is gy of stage i. The mask of
+   a relu that ends a stage is applied by the next stage, so that a backward needs x, gy and inner values, never y. */
+enum { NNTI_VX = 0, NNTI_VY, NNTI_VGY, NNTI_VGX, NNTI_VINNER };    /* value ids in a stage; inner ones count on */
+enum { NNTI_NO_VALUE = -1 };
+enum {
+    NNTI_STEP_ONCE  = 1,    /* has an effect outside the arena (running statistics): in the first forward only */
+    NNTI_STEP_HEAVY = 2     /* a convolution or the like: a range of tapes is never re-made through it */
+};
+enum {
+    NNTI_TAKE_MUST    = 1,  /* the kernel works in place: a schedule in which the storage can't be taken is none */
+    NNTI_WRITE_ALWAYS = 2   /* the kernel can't leave this result out when nobody wants it */
+};
+enum { NNTI_STEP_READS = 8, NNTI_STEP_WRITES = 4, NNTI_STAGE_ORDERS = 6, NNTI_TAPES = 256 };
+
+typedef struct nnti_stage_step {
+    const char *name;
+    int     op;                         /* the lowering's own number of the op */
+    int     flags;                      /* NNTI_STEP_... */
+    int     reads, writes;
+    int     read[NNTI_STEP_READS];
+    int     write[NNTI_STEP_WRITES];    /* a value that is also read is updated: then take it, with NNTI_TAKE_MUST */
+    int     take[NNTI_STEP_WRITES];     /* the value whose storage this result may take over, or NNTI_NO_VALUE */
+    int     rule[NNTI_STEP_WRITES];     /* NNTI_TAKE_MUST, NNTI_WRITE_ALWAYS */
+    int64_t workspace;                  /* bytes */
+    double  flops, moved;               /* arithmetic; bytes of memory traffic */
+} nnti_stage_step;
+
+typedef struct nnti_stage_value {
+    const char *name;
+    int64_t bytes;
+    int     tape;                       /* number among the values that may be kept from forward to backward, or -1 */
+    int     keep;                       /* the user wants it kept */
+    int     first_maker, last_maker;    /* forward steps that write it; first is -1 when none does */
+    int     read_forward;               /* a forward step reads it */
+} nnti_stage_value;
+
+typedef struct nnti_stage {
+    const char       *name;
+    nnti_stage_value *value;
+    nnti_stage_step  *step;             /* forward, then the backward's alternative orders one after another */
+    size_t            value_cap, step_cap;
+    int               values, steps, tapes;
+    int               orders;
+    int               order[NNTI_STAGE_ORDERS + 1];     /* where each order begins; order[0] is where forward ends */
+    int               base;             /* the chain's number of inner value v is base + v */
+} nnti_stage;
+
+/* The last stage is the one with the loss: its forward and backward follow each other and nothing in it is re-made. */
+typedef struct nnti_chain {
+    nnt_allocator a;
+    nnti_stage   *stage;
+    size_t        stage_cap;
+    int           stages;
+    int           failed;               /* memory ran out while building */
+} nnti_chain;
+
+/* Sets of tapes of a stage. */
+enum { NNTI_TAPE_WORDS = NNTI_TAPES / 64 };
+typedef struct nnti_tapes { uint64_t word[NNTI_TAPE_WORDS]; } nnti_tapes;
+
+static int nnti_tapes_has(const nnti_tapes *s, int tape)
+{
+    return tape >= 0 && (s->word[tape / 64] >> (tape % 64) & 1);
+}
+static void nnti_tapes_add(nnti_tapes *s, int tape) { s->word[tape / 64] |= (uint64_t)1 << (tape % 64); }
+static int nnti_tapes_within(const nnti_tapes *s, const nnti_tapes *of)
+{
+    int i;
+    for (i = 0; i < NNTI_TAPE_WORDS; i++) if (s->word[i] & ~of->word[i]) return 0;
+    return 1;
+}
+static int nnti_tapes_equal(const nnti_tapes *a, const nnti_tapes *b) { return memcmp(a, b, sizeof *a) == 0; }
+static nnti_tapes nnti_tapes_none(void)
+{
+    nnti_tapes s;
+    memset(&s, 0, sizeof s);
+    return s;
+}
+
+/* ---- building a chain: stage by stage, in a stage the values, the forward steps, then one or more backward orders */
+
+static void nnti_chain_begin(nnti_chain *c, const nnt_allocator *a)
+{
+    memset(c, 0, sizeof *c);
+    c->a = nnti_allocator(a);
+}
+static void nnti_chain_free(nnti_chain *c)
+{
+    int i;
+    for (i = 0; i < c->stages; i++) {
+        nnti_free(&c->a, c->stage[i].value, c->stage[i].value_cap * sizeof *c->stage[i].value);
+        nnti_free(&c->a, c->stage[i].step, c->stage[i].step_cap * sizeof *c->stage[i].step);
+    }
+    nnti_free(&c->a, c->stage, c->stage_cap * sizeof *c->stage);
+    c->stage = NULL;
+    c->stage_cap = 0;
+    c->stages = 0;
+}
+/* A value of the stage begun last; tape: it may be kept for the backward. Its id, 0 when memory is out. */
+static int nnti_chain_value(nnti_chain *c, const char *name, int64_t bytes, int tape)
+{
+    nnti_stage *s;
+    nnti_stage_value *v;
+    if (c->failed) return 0;
+    s = &c->stage[c->stages - 1];
+    if (!nnti_grow(&c->a, (void **)&s->value, &s->value_cap, (size_t)s->values + 1, sizeof *s->value)) {
+        c->failed = 1;
+        return 0;
+    }
+    v = &s->value[s->values];
+    v->name = name;
+    v->bytes = bytes;
+    v->tape = tape && s->tapes < NNTI_TAPES ? s->tapes++ : -1;
+    v->keep = 0;
+    v->first_maker = v->last_maker = -1;
+    v->read_forward = 0;
+    return s->values++;
+}
+/* x and y are bytes; y of the last stage is 0. */
+static void nnti_chain_stage(nnti_chain *c, const char *name, int64_t x, int64_t y)
+{
+    nnti_stage *s;
+    if (c->failed) return;
+    if (!nnti_grow(&c->a, (void **)&c->stage, &c->stage_cap, (size_t)c->stages + 1, sizeof *c->stage)) {
+        c->failed = 1;
+        return;
+    }
+    s = &c->stage[c->stages++];
+    memset(s, 0, sizeof *s);
+    s->name = name;
+    nnti_chain_value(c, "x", x, 0);
+    nnti_chain_value(c, "y", y, 0);
+    nnti_chain_value(c, "gy", y, 0);
+    nnti_chain_value(c, "gx", x, 0);
+}
+/* What follows is the (next) order of the backward. */
+static void nnti_chain_backward(nnti_chain *c)
+{
+    nnti_stage *s;
+    if (c->failed) return;
+    s = &c->stage[c->stages - 1];
+    if (s->orders == NNTI_STAGE_ORDERS) { c->failed = 1; return; }
+    s->order[s->orders++] = s->steps;
+    s->order[s->orders] = s->steps;
+}
+static void nnti_chain_step(nnti_chain *c, const nnti_stage_step *step)
+{
+    nnti_stage *s;
+    int i;
+    if (c->failed) return;
+    s = &c->stage[c->stages - 1];
+    if (!nnti_grow(&c->a, (void **)&s->step, &s->step_cap, (size_t)s->steps + 1, sizeof *s->step)) {
+        c->failed = 1;
+        return;
+    }
+    s->step[s->steps] = *step;
+    if (s->orders == 0) {
+        for (i = 0; i < step->reads; i++) s->value[step->read[i]].read_forward = 1;
+        for (i = 0; i < step->writes; i++) {
+            nnti_stage_value *v = &s->value[step->write[i]];
+            if (v->first_maker < 0) v->first_maker = s->steps;
+            v->last_maker = s->steps;
+        }
+    }
+    s->steps++;
+    s->order[s->orders] = s->steps;
+}
+static nnti_stage_step nnti_step_begin(const char *name, int op, double flops, double moved)
+{
+    nnti_stage_step s;
+    memset(&s, 0, sizeof s);
+    s.name = name;
+    s.op = op;
+    s.flops = flops;
+    s.moved = moved;
+    return s;
+}
+static void nnti_step_reads(nnti_stage_step *s, int value) { s->read[s->reads++] = value; }
+static void nnti_step_writes(nnti_stage_step *s, int value, int take, int rule)
+{
+    s->write[s->writes] = value;
+    s->take[s->writes] = take;
+    s->rule[s->writes++] = rule;
+}
+
+static int nnti_stage_forward_end(const nnti_stage *s) { return s->orders ? s->order[0] : s->steps; }
+static int nnti_step_reads_value(const nnti_stage_step *s, int value)
+{
+    int i;
+    for (i = 0; i < s->reads; i++) if (s->read[i] == value) return 1;
+    return 0;
+}
+static int nnti_step_writes_value(const nnti_stage_step *s, int value)
+{
+    int i;
+    for (i = 0; i < s->writes; i++) if (s->write[i] == value) return 1;
+    return 0;
+}
+
+/* Checks the rules that the rest relies on, rounds all sizes up to `align`, numbers the values. */
+static nnt_result nnti_chain_end(nnti_chain *c, size_t align, nnti_error *e)
+{
+    int i, k, w, base = 2 * (c->stages + 1) - NNTI_VINNER;
+    if (c->failed) return nnti_set_error(e, NNT_ERR_MEMORY, "out of memory");
+    if (c->stages == 0) return nnti_set_error(e, NNT_ERR_STATE, "schedule: a chain without stages");
+    for (i = 0; i < c->stages; i++) {
+        nnti_stage *s = &c->stage[i];
+        int forward = nnti_stage_forward_end(s), last = i + 1 == c->stages;
+        if (s->orders == 0) return nnti_set_error(e, NNT_ERR_STATE, "schedule: stage '%s' has no backward", s->name);
+        if (!last && s->value[NNTI_VY].bytes != s[1].value[NNTI_VX].bytes)
+            return nnti_set_error(e, NNT_ERR_STATE, "schedule: stage '%s' writes %I bytes and the next reads %I", s->name,
+                                  s->value[NNTI_VY].bytes, s[1].value[NNTI_VX].bytes);
+        if (!last && s->value[NNTI_VY].first_maker < 0)
+            return nnti_set_error(e, NNT_ERR_STATE, "schedule: stage '%s' does not write its y", s->name);
+        for (k = 0; k < s->steps; k++) {
+            const nnti_stage_step *p = &s->step[k];
+            for (w = 0; w < p->writes; w++) {
+                int first = s->value[p->write[w]].first_maker;
+                if (k >= forward && first >= 0)
+                    return nnti_set_error(e, NNT_ERR_STATE, "schedule: backward step '%s' of stage '%s' writes a forward value",
+                                          p->name, s->name);
+                if (k < forward && k != first && !nnti_step_reads_value(p, p->write[w]))
+                    return nnti_set_error(e, NNT_ERR_STATE, "schedule: step '%s' of stage '%s' writes a value again without "
+                                          "reading it", p->name, s->name);
+                if (k < forward && !last && (p->flags & NNTI_STEP_ONCE))
+                    return nnti_set_error(e, NNT_ERR_STATE, "schedule: step '%s' of stage '%s' may not be repeated, so its "
+                                          "results can't be re-made", p->name, s->name);
+            }
+        }
+        s->base = base;
+        base += s->values - NNTI_VINNER;
+    }
+    for (i = 0; i < c->stages; i++) {
+        nnti_stage *s = &c->stage[i];
+        for (k = 0; k < s->values; k++) s->value[k].bytes = (int64_t)nnti_round_up((size_t)s->value[k].bytes, align);
+        for (k = 0; k < s->steps; k++) s->step[k].workspace = (int64_t)nnti_round_up((size_t)s->step[k].workspace, align);
+    }
+    return NNT_OK;
+}
+
+/* A value's number in the chain: x_0..x_L, g_0..g_L, then the stages' inner values. */
+static int nnti_chain_number(const nnti_chain *c, int stage, int value)
+{
+    switch (value) {
+    case NNTI_VX:  return stage;
+    case NNTI_VY:  return stage + 1;
+    case NNTI_VGX: return c->stages + 1 + stage;
+    case NNTI_VGY: return c->stages + 2 + stage;
+    default:       return c->stage[stage].base + value;
+    }
+}
+static int nnti_chain_numbers(const nnti_chain *c)
+{
+    const nnti_stage *s = &c->stage[c->stages - 1];
+    return s->base + s->values;
+}
+
+/* ---- schedules: lists of step executions */
+
+enum { NNTI_FIRST = 0, NNTI_AGAIN, NNTI_BACKWARD };     /* a forward step's first execution, a later one; backward */
+typedef struct nnti_call {
+    int      stage, step;
+    int      phase;
+    unsigned dropped;                   /* bit w: result w is not wanted and has no storage */
+} nnti_call;
+typedef struct nnti_calls { nnti_call *call; size_t cap; int count; } nnti_calls;
+
+static const nnti_stage_step *nnti_call_step(const nnti_chain *c, const nnti_call *k)
+{
+    return &c->stage[k->stage].step[k->step];
+}
+
+/* Writes calls. `have` says which values of the stage at hand exist: since before, or for the next step only. */
+enum { NNTI_ABSENT = 0, NNTI_HELD, NNTI_PASSING };
+typedef struct nnti_emitter {
+    nnt_allocator     a;
+    const nnti_chain *chain;
+    nnti_calls        out;
+    unsigned char    *have;
+    int               have_cap;
+} nnti_emitter;
+
+static int nnti_emitter_begin(nnti_emitter *w, const nnt_allocator *a, const nnti_chain *c)
+{
+    int i;
+    memset(w, 0, sizeof *w);
+    w->a = *a;
+    w->chain = c;
+    for (i = 0; i < c->stages; i++) w->have_cap = nnti_max(w->have_cap, c->stage[i].values);
+    w->have = (unsigned char *)nnti_alloc(a, (size_t)w->have_cap);
+    return w->have != NULL;
+}
+static void nnti_calls_free(const nnt_allocator *a, nnti_calls *s)
+{
+    nnti_free(a, s->call, s->cap * sizeof *s->call);
+    memset(s, 0, sizeof *s);
+}
+static void nnti_emitter_free(nnti_emitter *w)
+{
+    nnti_calls_free(&w->a, &w->out);
+    nnti_free(&w->a, w->have, (size_t)w->have_cap);
+}
+static int nnti_add_call(nnti_emitter *w, int stage, int step, int phase, unsigned dropped)
+{
+    nnti_call *k;
+    if (!nnti_grow(&w->a, (void **)&w->out.call, &w->out.cap, (size_t)w->out.count + 1, sizeof *k)) return 0;
+    k = &w->out.call[w->out.count++];
+    k->stage = stage;
+    k->step = step;
+    k->phase = phase;
+    k->dropped = dropped;
+    return 1;
+}
+/* A stage's forward. Of its inner values those in `tapes` are wanted later; NULL: all. */
+static int nnti_calls_forward(nnti_emitter *w, int stage, const nnti_tapes *tapes, int phase)
+{
+    const nnti_stage *s = &w->chain->stage[stage];
+    int k, i, end = nnti_stage_forward_end(s);
+    for (k = 0; k < end; k++) {
+        const nnti_stage_step *p = &s->step[k];
+        unsigned dropped = 0;
+        if (phase == NNTI_AGAIN && (p->flags & NNTI_STEP_ONCE)) continue;
+        for (i = 0; tapes && i < p->writes; i++) {
+            const nnti_stage_value *v = &s->value[p->write[i]];
+            if (p->write[i] != NNTI_VY && !v->read_forward && !nnti_tapes_has(tapes, v->tape)
+                && !(p->rule[i] & NNTI_WRITE_ALWAYS)) dropped |= 1u << i;
+        }
+        if (!nnti_add_call(w, stage, k, phase, dropped)) return 0;
+    }
+    return 1;
+}
+/* What is there when a stage's backward begins: x and the tapes. */
+static void nnti_calls_have(nnti_emitter *w, const nnti_stage *s, const nnti_tapes *tapes)
+{
+    int v;
+    for (v = 0; v < s->values; v++)
+        w->have[v] = v == NNTI_VX || (v >= NNTI_VINNER && nnti_tapes_has(tapes, s->value[v].tape)) ? NNTI_HELD : NNTI_ABSENT;
+}
+/* Makes a forward value again, with all that this needs. y is left out unless it is what is wanted. */
+static int nnti_calls_make(nnti_emitter *w, int stage, int value, const nnti_tapes *held)
+{
+    const nnti_stage *s = &w->chain->stage[stage];
+    const nnti_stage_value *v = &s->value[value];
+    int k, i;
+    if (w->have[value] != NNTI_ABSENT || v->first_maker < 0) return 1;
+    for (k = v->first_maker; k <= v->last_maker; k++) {
+        const nnti_stage_step *p = &s->step[k];
+        unsigned dropped = 0;
+        if (!nnti_step_writes_value(p, value)) continue;
+        for (i = 0; i < p->reads; i++)
+            if (p->read[i] != value && !nnti_calls_make(w, stage, p->read[i], held)) return 0;
+        for (i = 0; i < p->writes; i++)
+            if (p->write[i] == NNTI_VY && value != NNTI_VY && !(p->rule[i] & NNTI_WRITE_ALWAYS)) dropped |= 1u << i;
+        if (!nnti_add_call(w, stage, k, NNTI_AGAIN, dropped)) return 0;
+        for (i = 0; i < p->writes; i++)
+            if (p->write[i] != NNTI_VY && p->write[i] != value)
+                w->have[p->write[i]] = nnti_tapes_has(held, s->value[p->write[i]].tape) ? NNTI_HELD : NNTI_PASSING;
+    }
+    w->have[value] = nnti_tapes_has(held, v->tape) ? NNTI_HELD : NNTI_PASSING;
+    return 1;
+}
+/* A stage's backward from x, gy and `tapes`. Values in `held` stay once they are made again, others are made again
+   for each step that reads them. tapes NULL: everything is there. */
+static int nnti_calls_backward(nnti_emitter *w, int stage, const nnti_tapes *tapes, const nnti_tapes *held, int order)
+{
+    const nnti_stage *s = &w->chain->stage[stage];
+    int k, i, v;
+    if (tapes) nnti_calls_have(w, s, tapes);
+    for (k = s->order[order]; k < s->order[order + 1]; k++) {
+        for (i = 0; tapes && i < s->step[k].reads; i++)
+            if (!nnti_calls_make(w, stage, s->step[k].read[i], held)) return 0;
+        if (!nnti_add_call(w, stage, k, NNTI_BACKWARD, 0)) return 0;
+        for (v = 0; tapes && v < s->values; v++) if (w->have[v] == NNTI_PASSING) w->have[v] = NNTI_ABSENT;
+    }
+    return 1;
+}
+/* Makes y from x and the tapes, by those steps only that this needs. */
+static int nnti_calls_remake(nnti_emitter *w, int stage, const nnti_tapes *tapes)
+{
+    const nnti_stage *s = &w->chain->stage[stage];
+    nnti_tapes none = nnti_tapes_none();
+    int first = w->out.count, k, j, i;
+    nnti_calls_have(w, s, tapes);
+    if (!nnti_calls_make(w, stage, NNTI_VY, &none)) return 0;
+    for (k = first; k < w->out.count; k++) {
+        const nnti_stage_step *p = nnti_call_step(w->chain, &w->out.call[k]);
+        for (i = 0; i < p->writes; i++) {
+            int wanted = p->write[i] == NNTI_VY || (p->rule[i] & NNTI_WRITE_ALWAYS);
+            for (j = first; j < w->out.count && !wanted; j++)
+                wanted = nnti_step_reads_value(nnti_call_step(w->chain, &w->out.call[j]), p->write[i]);
+            if (!wanted) w->out.call[k].dropped |= 1u << i;
+        }
+    }
+    return 1;
+}
+
+/* ---- liveness: a storage lives from the call that writes it to the last call that reads what it holds */
+
+typedef struct nnti_storage {
+    int64_t bytes, offset;
+    int     first, last;                /* calls */
+    int     value;                      /* number of the first value in it; NNTI_NO_VALUE: a workspace */
+    int     stage, local;               /* the same value as its stage names it */
+    int     phase;                      /* of the call that made it; NNTI_PRESENT */
+} nnti_storage;
+enum { NNTI_PRESENT = 3 };
+
+typedef struct nnti_instance { int last, storage, old; } nnti_instance;     /* old: the instance to take over, or -1 */
+typedef struct nnti_present { int value, local; int64_t bytes; } nnti_present;
+
+typedef struct nnti_life {
+    nnti_storage  *storage;  size_t storage_cap;  int storages;
+    int           *operand;  size_t operand_cap;  int operands;     /* storage of each read, then each write; -1: dropped */
+    int           *first;    size_t first_cap;      /* of call t: where its operands begin */
+    int           *scratch;  size_t scratch_cap;    /* of call t: storage of its workspace, -1: none */
+    int64_t       *live;     size_t live_cap;       /* bytes at call t, workspace included */
+    int           *current;  size_t current_cap;    /* of a value: its newest instance */
+    nnti_instance *instance; size_t instance_cap; int instances;
+    int64_t        peak;
+    int            peak_call, joins;
+    int            refused;                         /* a call whose in-place work is impossible, or -1 */
+} nnti_life;
+
+static void nnti_life_free(const nnt_allocator *a, nnti_life *f)
+{
+    nnti_free(a, f->storage, f->storage_cap * sizeof *f->storage);
+    nnti_free(a, f->operand, f->operand_cap * sizeof *f->operand);
+    nnti_free(a, f->first, f->first_cap * sizeof *f->first);
+    nnti_free(a, f->scratch, f->scratch_cap * sizeof *f->scratch);
+    nnti_free(a, f->live, f->live_cap * sizeof *f->live);
+    nnti_free(a, f->current, f->current_cap * sizeof *f->current);
+    nnti_free(a, f->instance, f->instance_cap * sizeof *f->instance);
+    memset(f, 0, sizeof *f);
+}
+static int nnti_life_room(const nnt_allocator *a, nnti_life *f, int calls, int values, int present)
+{
+    size_t n = (size_t)calls + 1, ops = n * (NNTI_STEP_READS + NNTI_STEP_WRITES);
+    size_t made = n * (NNTI_STEP_WRITES + 1) + (size_t)present;
+    return nnti_grow(a, (void **)&f->storage, &f->storage_cap, made, sizeof *f->storage)
+        && nnti_grow(a, (void **)&f->operand, &f->operand_cap, ops, sizeof *f->operand)
+        && nnti_grow(a, (void **)&f->first, &f->first_cap, n, sizeof *f->first)
+        && nnti_grow(a, (void **)&f->scratch, &f->scratch_cap, n, sizeof *f->scratch)
+        && nnti_grow(a, (void **)&f->live, &f->live_cap, n + 1, sizeof *f->live)
+        && nnti_grow(a, (void **)&f->current, &f->current_cap, (size_t)values, sizeof *f->current)
+        && nnti_grow(a, (void **)&f->instance, &f->instance_cap, made, sizeof *f->instance);
+}
+static int nnti_life_instance(nnti_life *f, int last, int old)
+{
+    nnti_instance *i = &f->instance[f->instances];
+    i->last = last;
+    i->storage = -1;
+    i->old = old;
+    return f->instances++;
+}
+static int nnti_life_storage(nnti_life *f, int64_t bytes, int first, int last, int value, int stage, int local, int phase)
+{
+    nnti_storage *s = &f->storage[f->storages];
+    s->bytes = bytes;
+    s->offset = 0;
+    s->first = first;
+    s->last = last;
+    s->value = value;
+    s->stage = stage;
+    s->local = local;
+    s->phase = phase;
+    return f->storages++;
+}
+/* Pass 1: which instance each operand means, and the last call that reads it. */
+static nnt_result nnti_life_instances(nnti_life *f, const nnti_chain *c, const nnti_calls *calls)
+{
+    int t, i, made[NNTI_STEP_WRITES];
+    for (t = 0; t < calls->count; t++) {
+        const nnti_call *k = &calls->call[t];
+        const nnti_stage_step *p = nnti_call_step(c, k);
+        f->first[t] = f->operands;
+        for (i = 0; i < p->reads; i++) {
+            int found = f->current[nnti_chain_number(c, k->stage, p->read[i])];
+            if (found < 0) return NNT_ERR_STATE;        /* read before it is written */
+            f->instance[found].last = t;
+            f->operand[f->operands++] = found;
+        }
+        for (i = 0; i < p->writes; i++) {
+            int take = p->take[i];
+            made[i] = k->dropped >> i & 1 ? -1 : nnti_life_instance(f, t,
+                take == NNTI_NO_VALUE ? -1 : f->current[nnti_chain_number(c, k->stage, take)]);
+            f->operand[f->operands++] = made[i];
+        }
+        for (i = 0; i < p->writes; i++)
+            if (made[i] >= 0) f->current[nnti_chain_number(c, k->stage, p->write[i])] = made[i];
+    }
+    return NNT_OK;
+}
+/* Pass 2: storages. A result takes over the old value's storage when this call is the last that needs it and the sizes
+   are equal: a small value in a large storage would occupy more than the planner, which looks at stages alone, counts. */
+static void nnti_life_storages(nnti_life *f, const nnti_chain *c, const nnti_calls *calls)
+{
+    int t, i, j;
+    for (t = 0; t < calls->count; t++) {
+        const nnti_call *k = &calls->call[t];
+        const nnti_stage_step *p = nnti_call_step(c, k);
+        const int *made = f->operand + f->first[t] + p->reads;
+        for (i = 0; i < p->writes; i++) {
+            const nnti_stage_value *v = &c->stage[k->stage].value[p->write[i]];
+            nnti_instance *n;
+            int take = -1;
+            if (made[i] < 0) continue;
+            n = &f->instance[made[i]];
+            if (n->old >= 0 && f->instance[n->old].last == t) take = f->instance[n->old].storage;
+            if (take >= 0 && (f->storage[take].last != t || f->storage[take].bytes != v->bytes)) take = -1;
+            for (j = 0; j < i && take >= 0; j++)
+                if (made[j] >= 0 && f->instance[made[j]].storage == take) take = -1;
+            if (take >= 0) {
+                f->storage[take].last = n->last;
+                f->joins++;
+            } else {
+                if (p->rule[i] & NNTI_TAKE_MUST) f->refused = t;
+                take = nnti_life_storage(f, v->bytes, t, n->last, nnti_chain_number(c, k->stage, p->write[i]), k->stage,
+                                         p->write[i], k->phase);
+            }
+            n->storage = take;
+        }
+    }
+}
+/* What a list of calls needs. `present` values exist before it, `wanted` ones (numbers; -1: none) must exist after it. */
+static nnt_result nnti_simulate(const nnt_allocator *a, nnti_life *f, const nnti_chain *c, const nnti_calls *calls,
+                                const nnti_present *present, int presents, const int *wanted, int wanteds)
+{
+    int t, i, end = calls->count;
+    nnt_result r;
+    if (!nnti_life_room(a, f, end, nnti_chain_numbers(c), presents)) return NNT_ERR_MEMORY;
+    f->storages = f->operands = f->instances = f->joins = 0;
+    f->refused = -1;
+    for (i = 0; i < nnti_chain_numbers(c); i++) f->current[i] = -1;
+    for (i = 0; i < presents; i++) f->current[present[i].value] = nnti_life_instance(f, -1, -1);
+    r = nnti_life_instances(f, c, calls);
+    if (r) return r;
+    f->first[end] = f->operands;
+    for (i = 0; i < wanteds; i++)
+        if (wanted[i] >= 0 && f->current[wanted[i]] >= 0) f->instance[f->current[wanted[i]]].last = end;
+    for (i = 0; i < presents; i++)
+        f->instance[i].storage = nnti_life_storage(f, present[i].bytes, 0, nnti_max(0, f->instance[i].last), present[i].value,
+                                                   0, present[i].local, NNTI_PRESENT);
+    nnti_life_storages(f, c, calls);
+    for (i = 0; i < f->operands; i++) if (f->operand[i] >= 0) f->operand[i] = f->instance[f->operand[i]].storage;
+    memset(f->live, 0, ((size_t)end + 1) * sizeof *f->live);
+    for (i = 0; i < f->storages; i++) {
+        nnti_storage *s = &f->storage[i];
+        s->last = nnti_min(s->last, end - 1);
+        f->live[s->first] += s->bytes;
+        f->live[s->last + 1] -= s->bytes;
+    }
+    f->peak = 0;
+    f->peak_call = 0;
+    for (t = 1; t < end; t++) f->live[t] += f->live[t - 1];
+    for (t = 0; t < end; t++) {
+        f->live[t] += nnti_call_step(c, &calls->call[t])->workspace;
+        if (f->live[t] > f->peak) { f->peak = f->live[t]; f->peak_call = t; }
+    }
+    return NNT_OK;
+}
+/* Workspaces become storages that live for one call. */
+static void nnti_life_workspaces(nnti_life *f, const nnti_chain *c, const nnti_calls *calls)
+{
+    int t;
+    for (t = 0; t < calls->count; t++) {
+        const nnti_call *k = &calls->call[t];
+        int64_t bytes = nnti_call_step(c, k)->workspace;
+        f->scratch[t] = bytes ? nnti_life_storage(f, bytes, t, t, NNTI_NO_VALUE, k->stage, NNTI_NO_VALUE, k->phase) : -1;
+    }
+}
+
+/* ---- packing: storages to offsets. Greedy in five orders and with two ways to choose a gap; the best result counts.
+   Pisarchyk and Lee 2020, arXiv 2001.03288, with restarts. */
+
+enum { NNTI_PACK_SIZE = 0, NNTI_PACK_AREA, NNTI_PACK_LENGTH, NNTI_PACK_START, NNTI_PACK_LAST, NNTI_PACK_ORDERS };
+typedef struct nnti_pack_key { int64_t k1, k2; int index; } nnti_pack_key;
+
+static int nnti_pack_compare(const void *a, const void *b)
+{
+    const nnti_pack_key *x = (const nnti_pack_key *)a, *y = (const nnti_pack_key *)b;
+    if (x->k1 != y->k1) return x->k1 < y->k1 ? -1 : 1;
+    if (x->k2 != y->k2) return x->k2 < y->k2 ? -1 : 1;
+    return x->index < y->index ? -1 : x->index > y->index;
+}
+static void nnti_pack_sort(nnti_pack_key *key, const nnti_storage *s, int count, int order)
+{
+    int i;
+    for (i = 0; i < count; i++) {
+        int64_t bytes = s[i].bytes, length = s[i].last - s[i].first + 1;
+        key[i].index = i;
+        key[i].k2 = s[i].first;
+        switch (order) {
+        case NNTI_PACK_SIZE:   key[i].k1 = -bytes; break;
+        case NNTI_PACK_AREA:   key[i].k1 = -bytes * length; key[i].k2 = 0; break;
+        case NNTI_PACK_LENGTH: key[i].k1 = -length; key[i].k2 = -bytes; break;
+        case NNTI_PACK_START:  key[i].k1 = s[i].first; key[i].k2 = -s[i].last; break;
+        default:               key[i].k1 = -s[i].last; break;
+        }
+    }
+    qsort(key, (size_t)count, sizeof *key, nnti_pack_compare);
+}
+/* Places storages one by one, in the lowest gap or in the tightest. `placed` is kept in the order of offsets. */
+static int64_t nnti_pack_place(nnti_storage *s, const nnti_pack_key *key, int count, int *placed, int tightest)
+{
+    int64_t top = 0;
+    int i, j, n = 0;
+    for (i = 0; i < count; i++) {
+        nnti_storage *b = &s[key[i].index];
+        int64_t at = 0, best = -1, best_gap = 0;
+        b->offset = 0;
+        if (b->bytes == 0) continue;
+        for (j = 0; j < n; j++) {
+            const nnti_storage *o = &s[placed[j]];
+            if (o->last < b->first || o->first > b->last) continue;
+            if (o->offset - at >= b->bytes && (best < 0 || o->offset - at < best_gap)) {
+                best = at;
+                best_gap = o->offset - at;
+                if (!tightest) break;
+            }
+            at = nnti_max64(at, o->offset + o->bytes);
+        }
+        b->offset = best >= 0 ? best : at;
+        for (j = n++; j > 0 && s[placed[j - 1]].offset > b->offset; j--) placed[j] = placed[j - 1];
+        placed[j] = key[i].index;
+        top = nnti_max64(top, b->offset + b->bytes);
+    }
+    return top;
+}
+/* No arena can be smaller than what lives at one call. */
+static nnt_result nnti_pack_bound(const nnt_allocator *a, const nnti_storage *s, int count, int64_t *bound)
+{
+    int i, end = 0;
+    int64_t *d, sum = 0;
+    for (i = 0; i < count; i++) end = nnti_max(end, s[i].last + 1);
+    d = (int64_t *)nnti_zalloc(a, (size_t)end + 1, sizeof *d);
+    if (!d) return NNT_ERR_MEMORY;
+    for (i = 0; i < count; i++) { d[s[i].first] += s[i].bytes; d[s[i].last + 1] -= s[i].bytes; }
+    *bound = 0;
+    for (i = 0; i < end; i++) { sum += d[i]; *bound = nnti_max64(*bound, sum); }
+    nnti_free(a, d, ((size_t)end + 1) * sizeof *d);
+    return NNT_OK;
+}
+/* Gives every storage its offset. *arena is at least *bound; offsets are sums of sizes, so aligned as these are. */
+static nnt_result nnti_pack(const nnt_allocator *a, nnti_storage *s, int count, int64_t *arena, int64_t *bound)
+{
+    size_t n = (size_t)nnti_max(1, count);
+    nnti_pack_key *key = (nnti_pack_key *)nnti_zalloc(a, n, sizeof *key);
+    int *placed = (int *)nnti_zalloc(a, n, sizeof *placed);
+    int64_t *best = (int64_t *)nnti_zalloc(a, n, sizeof *best);
+    nnt_result r = key && placed && best ? nnti_pack_bound(a, s, count, bound) : NNT_ERR_MEMORY;
+    int order, tightest, i;
+    *arena = -1;
+    for (order = 0; !r && order < NNTI_PACK_ORDERS && *arena != *bound; order++) {
+        nnti_pack_sort(key, s, count, order);
+        for (tightest = 0; tightest < 2 && *arena != *bound; tightest++) {
+            int64_t top = nnti_pack_place(s, key, count, placed, tightest);
+            if (*arena >= 0 && top >= *arena) continue;
+            *arena = top;
+            for (i = 0; i < count; i++) best[i] = s[i].offset;
+        }
+    }
+    if (!r) for (i = 0; i < count; i++) s[i].offset = best[i];
+    nnti_free(a, key, n * sizeof *key);
+    nnti_free(a, placed, n * sizeof *placed);
+    nnti_free(a, best, n * sizeof *best);
+    return r;
+}
+
+/* ---- options of a stage: what to keep for its backward, and in which order to run it. Found by simulation. */
+
+typedef struct nnti_option {
+    nnti_tapes tapes, held;             /* kept from forward; stay once there in backward */
+    int        order;
+    int64_t    tape;                    /* bytes of tapes */
+    int64_t    forward_peak, backward_peak;     /* x and the tapes included, gy only in the second */
+    double     extra;                   /* work made again in the backward */
+} nnti_option;
+
+/* Tapes from which y is made without a heavy step, for ranges of stages that drop their outputs. Level 0 keeps
+   the results of all heavy steps, level 1 only those that y needs. */
+typedef struct nnti_level {
+    int        exists, alone;           /* alone: making y does not need x */
+    nnti_tapes tapes;
+    int64_t    tape;
+    int64_t    forward_held, forward_free, remake_held, remake_free;    /* peaks; x stays, x goes after its last use */
+    double     work;                    /* of making y */
+    int        option, options;
+} nnti_level;
+enum { NNTI_LEVELS = 2 };
+
+typedef struct nnti_profile {
+    double     work;                    /* of a repeated forward */
+    int64_t    forward_held, forward_free;
+    int        option, options;         /* the Pareto set in work, tape and both peaks */
+    nnti_level level[NNTI_LEVELS];
+} nnti_profile;
+
+/* ---- the planner: for each range of stages (a, b) the Pareto front of peak and work for "x_a and g_b are there, make
+   g_a". Choices of a range: */
+
+enum {
+    NNTI_WAY_BACKWARD = 0,  /* one stage: its backward by option `at`; of the last stage forward, loss and backward */
+    NNTI_WAY_TAPE,          /* forward of the first stage with option `at`'s tapes, the rest, its backward */
+    NNTI_WAY_SWEEP,         /* forward to x_at keeping nothing, (at, b), then (a, at) */
+    NNTI_WAY_RANGE,         /* forward to x_at keeping the level's tapes but no outputs, (at, b), then taped (a, at) */
+    NNTI_WAY_REMAKE         /* of a taped range: make x_at from tapes, taped (at, b), taped (a, at) */
+};
+typedef struct nnti_choice { int kind, level, at, first, second; } nnti_choice;    /* first, second: the parts' own choice */
+
+/* A way with its numbers: peak = max(least, held + peak of first part, peak of second), work likewise a sum. */
+typedef struct nnti_way {
+    int     kind, level, at;
+    int64_t least, held;
+    double  work;
+    int     first, second;              /* ranges as nnti_range numbers them, -1: no such part */
+} nnti_way;
+typedef int (*nnti_take_way)(void *arg, const nnti_way *w);     /* 0: out of memory */
+
+typedef struct nnti_point { int64_t peak; double work; nnti_choice choice; } nnti_point;
+typedef struct nnti_front { int first, count; } nnti_front;
+
+enum { NNTI_FRONT_CAP = 400 };          /* a front is thinned to so many points: options are lost, never correctness */
+enum { NNTI_EXACT_STAGES = 64 };        /* longer chains are planned on a budget cut in slots */
+enum { NNTI_SLOTS = 192 };
+
+typedef struct nnti_planner {
+    nnt_allocator     a;
+    const nnti_chain *chain;
+    double            moved_work;       /* work = flops + this * bytes moved */
+    int               isa;
+    int               exact;            /* fronts hold all answers; else only the least memory is known before asking */
+    int               levels;           /* 0, 1 or 2 */
+    double           *before;           /* work of one forward of stages 0 .. i-1, once-only steps left out */
+    double            once_work, backward_work;
+    nnti_profile     *profile;          /* distinct ones */
+    int              *profile_of;       /* of stage i */
+    int               profiles;
+    nnti_option      *option;  size_t option_cap;  int options;
+    nnti_option      *trial;   size_t trial_cap;   int trials;      /* of the stage at hand, before the Pareto filter */
+    nnti_emitter      emitter;
+    nnti_life         life;
+    int               cap;
+    nnti_front       *front;            /* by range; also without points once slots are used */
+    nnti_point       *point;   size_t point_cap;   int points;
+    nnti_point       *here;    size_t here_cap;    int heres;       /* front of the range at hand */
+    nnti_point       *stair;   size_t stair_cap;   int stairs;
+    nnti_point       *spare;   size_t spare_cap;
+    float            *slot;             /* by range: least work within 0 .. slots slots, as a share of all forward work */
+    int              *lowest;           /* by range: first slot that is possible */
+    float            *cheapest;         /* by range: work in all slots; beside the rows, for the cache's sake */
+    size_t            slot_cells;
+    int               slots;
+    int64_t           unit;             /* bytes of a slot */
+} nnti_planner;
+
+static const nnti_profile *nnti_profile_at(const nnti_planner *p, int stage) { return &p->profile[p->profile_of[stage]]; }
+static int64_t nnti_x_bytes(const nnti_planner *p, int cut)
+{
+    return cut < p->chain->stages ? p->chain->stage[cut].value[NNTI_VX].bytes : 0;
+}
+static int64_t nnti_g_bytes(const nnti_planner *p, int cut) { return cut < p->chain->stages ? nnti_x_bytes(p, cut) : 0; }
+static double nnti_step_work(const nnti_planner *p, const nnti_stage_step *s) { return s->flops + p->moved_work * s->moved; }
+
+/* Ranges 0 <= a < b <= stages, untaped (level -1) and taped ones, in rows of equal a. */
+static int nnti_ranges(const nnti_planner *p) { return p->chain->stages * (p->chain->stages + 1) / 2; }
+static int nnti_range(const nnti_planner *p, int level, int a, int b)
+{
+    return (level + 1) * nnti_ranges(p) + a * p->chain->stages - a * (a - 1) / 2 + b - a - 1;
+}
+
+/* Bytes at the worst call of what the emitter holds, on a chain that has only this stage. */
+typedef struct nnti_border { int x_there, g_there, x_stays; const nnti_tapes *there, *stay; } nnti_border;
+
+static nnt_result nnti_stage_peak(nnti_planner *p, const nnti_chain *one, const nnti_border *b, int64_t *peak)
+{
+    const nnti_stage *s = &one->stage[0];
+    nnti_present present[2 + NNTI_TAPES];
+    int wanted[3 + NNTI_TAPES], presents = 0, wanteds = 0, v;
+    nnt_result r;
+    if (b->x_there) { present[presents].value = 0; present[presents].local = NNTI_VX; present[presents++].bytes = s->value[NNTI_VX].bytes; }
+    if (b->g_there) { present[presents].value = 3; present[presents].local = NNTI_VGY; present[presents++].bytes = s->value[NNTI_VGY].bytes; }
+    for (v = NNTI_VINNER; v < s->values; v++) {
+        if (b->there && nnti_tapes_has(b->there, s->value[v].tape)) {
+            present[presents].value = s->base + v;
+            present[presents].local = v;
+            present[presents++].bytes = s->value[v].bytes;
+        }
+        if (b->stay && nnti_tapes_has(b->stay, s->value[v].tape)) wanted[wanteds++] = s->base + v;
+    }
+    if (b->x_stays) wanted[wanteds++] = nnti_chain_number(one, 0, NNTI_VX);
+    wanted[wanteds++] = b->g_there ? -1 : nnti_chain_number(one, 0, NNTI_VY);
+    wanted[wanteds++] = nnti_chain_number(one, 0, NNTI_VGX);
+    r = nnti_simulate(&p->a, &p->life, one, &p->emitter.out, present, presents, wanted, wanteds);
+    *peak = p->life.peak;
+    return r;
+}
+static double nnti_calls_again(const nnti_planner *p, const nnti_chain *c, const nnti_calls *s)
+{
+    double sum = 0;
+    int i;
+    for (i = 0; i < s->count; i++)
+        if (s->call[i].phase == NNTI_AGAIN) sum += nnti_step_work(p, nnti_call_step(c, &s->call[i]));
+    return sum;
+}
+static int64_t nnti_tapes_bytes(const nnti_stage *s, const nnti_tapes *t)
+{
+    int64_t sum = 0;
+    int v;
+    for (v = NNTI_VINNER; v < s->values; v++) if (nnti_tapes_has(t, s->value[v].tape)) sum += s->value[v].bytes;
+    return sum;
+}
+static nnt_result nnti_forward_peak(nnti_planner *p, const nnti_chain *one, const nnti_tapes *tapes, int x_stays, int64_t *peak)
+{
+    nnti_border b;
+    memset(&b, 0, sizeof b);
+    b.x_there = 1;
+    b.x_stays = x_stays;
+    b.stay = tapes;
+    p->emitter.out.count = 0;
+    if (!nnti_calls_forward(&p->emitter, 0, tapes, NNTI_FIRST)) return NNT_ERR_MEMORY;
+    return nnti_stage_peak(p, one, &b, peak);
+}
+/* Adds the option that keeps `tapes`, and holds the values of `more` once they are made again, in every order. */
+static nnt_result nnti_try_option(nnti_planner *p, const nnti_chain *one, const nnti_tapes *tapes, const nnti_tapes *more,
+                                  int64_t forward_peak)
+{
+    const nnti_stage *s = &one->stage[0];
+    nnti_border b;
+    nnti_option o;
+    int i, k, n;
+    memset(&b, 0, sizeof b);
+    b.x_there = b.g_there = 1;
+    b.there = tapes;
+    memset(&o, 0, sizeof o);
+    o.tapes = o.held = *tapes;
+    for (i = 0; i < NNTI_TAPE_WORDS; i++) o.held.word[i] |= more->word[i];
+    o.tape = nnti_tapes_bytes(s, tapes);
+    o.forward_peak = forward_peak;
+    for (o.order = 0; o.order < s->orders; o.order++) {
+        nnti_tapes made = nnti_tapes_none();
+        nnt_result r;
+        p->emitter.out.count = 0;
+        if (!nnti_calls_backward(&p->emitter, 0, tapes, &o.held, o.order)) return NNT_ERR_MEMORY;
+        for (k = 0; k < p->emitter.out.count; k++) {
+            const nnti_stage_step *c = nnti_call_step(one, &p->emitter.out.call[k]);
+            for (n = 0; n < c->writes; n++)
+                if (s->value[c->write[n]].tape >= 0) nnti_tapes_add(&made, s->value[c->write[n]].tape);
+        }
+        if (!nnti_tapes_within(more, &made)) continue;         /* the same as a smaller `more` */
+        r = nnti_stage_peak(p, one, &b, &o.backward_peak);
+        if (r) return r;
+        if (p->life.refused >= 0) continue;
+        o.extra = nnti_calls_again(p, one, &p->emitter.out);
+        if (!nnti_grow(&p->a, (void **)&p->trial, &p->trial_cap, (size_t)p->trials + 1, sizeof o)) return NNT_ERR_MEMORY;
+        p->trial[p->trials++] = o;
+    }
+    return NNT_OK;
+}
+static nnti_tapes nnti_tapes_of_bits(unsigned bits)
+{
+    nnti_tapes s = nnti_tapes_none();
+    s.word[0] = bits;
+    return s;
+}
+/* All pairs of kept and held values of a stage with few of them. */
+static nnt_result nnti_try_all(nnti_planner *p, const nnti_chain *one)
+{
+    unsigned all = (1u << one->stage[0].tapes) - 1, keep, more;
+    nnt_result r = NNT_OK;
+    for (keep = 0; keep <= all && !r; keep++) {
+        nnti_tapes tapes = nnti_tapes_of_bits(keep);
+        int64_t peak;
+        r = nnti_forward_peak(p, one, &tapes, 1, &peak);
+        for (more = all & ~keep; !r; more = (more - 1) & all & ~keep) {
+            nnti_tapes rest = nnti_tapes_of_bits(more);
+            r = nnti_try_option(p, one, &tapes, &rest, peak);
+            if (more == 0) break;
+        }
+    }
+    return r;
+}
+/* With many values: drop them one after another, those first whose bytes cost the least work to make again. */
+static nnt_result nnti_try_greedy(nnti_planner *p, const nnti_chain *one)
+{
+    const nnti_stage *s = &one->stage[0];
+    nnti_tapes tapes = nnti_tapes_none(), dropped = nnti_tapes_none(), light = nnti_tapes_none(), none = nnti_tapes_none();
+    nnt_result r = NNT_OK;
+    int v, n;
+    for (v = NNTI_VINNER; v < s->values; v++) if (s->value[v].tape >= 0) nnti_tapes_add(&tapes, s->value[v].tape);
+    for (n = 0; n <= s->tapes && !r; n++) {
+        int best = -1;
+        double best_rate = 0;
+        int64_t peak;
+        r = nnti_forward_peak(p, one, &tapes, 1, &peak);
+        if (!r) r = nnti_try_option(p, one, &tapes, &dropped, peak);
+        if (!r && n) r = nnti_try_option(p, one, &tapes, &light, peak);
+        if (!r && n) r = nnti_try_option(p, one, &tapes, &none, peak);
+        for (v = NNTI_VINNER; v < s->values; v++) {
+            const nnti_stage_value *q = &s->value[v];
+            double rate = 0;
+            int k;
+            if (!nnti_tapes_has(&tapes, q->tape) || q->first_maker < 0) continue;
+            for (k = q->first_maker; k <= q->last_maker; k++)
+                if (nnti_step_writes_value(&s->step[k], v)) rate += nnti_step_work(p, &s->step[k]);
+            rate /= (double)nnti_max64(1, q->bytes);
+            if (best < 0 || rate < best_rate) { best = v; best_rate = rate; }
+        }
+        if (best < 0) break;
+        tapes.word[s->value[best].tape / 64] &= ~((uint64_t)1 << (s->value[best].tape % 64));
+        nnti_tapes_add(&dropped, s->value[best].tape);
+        if (s->step[s->value[best].last_maker].flags & NNTI_STEP_HEAVY) nnti_tapes_add(&light, s->value[best].tape);
+    }
+    return r;
+}
+static int nnti_option_compare(const void *a, const void *b)
+{
+    const nnti_option *x = (const nnti_option *)a, *y = (const nnti_option *)b;
+    if (x->extra < y->extra || x->extra > y->extra) return x->extra < y->extra ? -1 : 1;
+    if (x->tape != y->tape) return x->tape < y->tape ? -1 : 1;
+    if (x->backward_peak != y->backward_peak) return x->backward_peak < y->backward_peak ? -1 : 1;
+    if (x->forward_peak != y->forward_peak) return x->forward_peak < y->forward_peak ? -1 : 1;
+    if (x->order != y->order) return x->order < y->order ? -1 : 1;
+    return memcmp(&x->tapes, &y->tapes, 2 * sizeof x->tapes);
+}
+static int nnti_option_beats(const nnti_option *x, const nnti_option *y)
+{
+    return x->extra <= y->extra && x->tape <= y->tape && x->backward_peak <= y->backward_peak && x->forward_peak <= y->forward_peak;
+}
+/* From the sorted trials to the planner's list: the Pareto set of those with exactly these tapes (NULL: of all). */
+static nnt_result nnti_filter_options(nnti_planner *p, const nnti_tapes *tapes, int *first, int *count)
+{
+    int i, k;
+    *first = p->options;
+    for (i = 0; i < p->trials; i++) {
+        const nnti_option *o = &p->trial[i];
+        if (tapes && !nnti_tapes_equal(&o->tapes, tapes)) continue;
+        for (k = *first; k < p->options && !nnti_option_beats(&p->option[k], o); k++) { }
+        if (k < p->options) continue;
+        if (!nnti_grow(&p->a, (void **)&p->option, &p->option_cap, (size_t)p->options + 1, sizeof *o)) return NNT_ERR_MEMORY;
+        p->option[p->options++] = *o;
+    }
+    *count = p->options - *first;
+    return NNT_OK;
+}
+/* Adds to `t` the results of heavy steps that making `value` without these steps needs; 0 when one can't be kept. */
+static int nnti_level_needs(const nnti_stage *s, int value, nnti_tapes *t)
+{
+    const nnti_stage_value *v = &s->value[value];
+    int k, i;
+    if (value == NNTI_VX || nnti_tapes_has(t, v->tape)) return 1;
+    for (k = v->first_maker; k <= v->last_maker; k++) {
+        if (k < 0) return 0;
+        if (!nnti_step_writes_value(&s->step[k], value)) continue;
+        if (s->step[k].flags & NNTI_STEP_HEAVY) {
+            if (v->tape < 0) return 0;
+            nnti_tapes_add(t, v->tape);
+            return 1;
+        }
+        for (i = 0; i < s->step[k].reads; i++)
+            if (s->step[k].read[i] != value && !nnti_level_needs(s, s->step[k].read[i], t)) return 0;
+    }
+    return 1;
+}
+static nnt_result nnti_profile_level(nnti_planner *p, const nnti_chain *one, int number, nnti_level *l)
+{
+    const nnti_stage *s = &one->stage[0];
+    nnti_border b;
+    nnt_result r;
+    int v, k;
+    memset(l, 0, sizeof *l);
+    if (!nnti_level_needs(s, NNTI_VY, &l->tapes)) return NNT_OK;
+    for (v = NNTI_VINNER; v < s->values && number == 0; v++)
+        if (s->value[v].tape >= 0 && s->value[v].first_maker >= 0 && (s->step[s->value[v].last_maker].flags & NNTI_STEP_HEAVY))
+            nnti_tapes_add(&l->tapes, s->value[v].tape);
+    l->tape = nnti_tapes_bytes(s, &l->tapes);
+    if (l->tape == 0) return NNT_OK;                /* a stage without heavy steps: nothing to hold on to */
+    r = nnti_filter_options(p, &l->tapes, &l->option, &l->options);
+    if (r || l->options == 0) return r;
+    p->emitter.out.count = 0;
+    if (!nnti_calls_remake(&p->emitter, 0, &l->tapes)) return NNT_ERR_MEMORY;
+    l->work = nnti_calls_again(p, one, &p->emitter.out);
+    l->alone = 1;
+    for (k = 0; k < p->emitter.out.count; k++)
+        if (nnti_step_reads_value(nnti_call_step(one, &p->emitter.out.call[k]), NNTI_VX)) l->alone = 0;
+    memset(&b, 0, sizeof b);
+    b.there = b.stay = &l->tapes;
+    b.x_there = b.x_stays = 1;
+    r = nnti_stage_peak(p, one, &b, &l->remake_held);
+    b.x_there = !l->alone;
+    b.x_stays = 0;
+    if (!r && p->life.refused >= 0) return NNT_OK;
+    if (!r) r = nnti_stage_peak(p, one, &b, &l->remake_free);
+    if (!r) r = nnti_forward_peak(p, one, &l->tapes, 1, &l->forward_held);
+    if (!r) r = nnti_forward_peak(p, one, &l->tapes, 0, &l->forward_free);
+    l->exists = !r;
+    return r;
+}
+static nnt_result nnti_profile_last(nnti_planner *p, const nnti_chain *one, nnti_profile *f)
+{
+    nnti_border b;
+    nnti_option o;
+    nnt_result r;
+    memset(&b, 0, sizeof b);
+    memset(&o, 0, sizeof o);
+    b.x_there = 1;
+    p->emitter.out.count = 0;
+    if (!nnti_calls_forward(&p->emitter, 0, NULL, NNTI_FIRST)
+        || !nnti_calls_backward(&p->emitter, 0, NULL, NULL, 0)
+        || !nnti_grow(&p->a, (void **)&p->option, &p->option_cap, (size_t)p->options + 1, sizeof o)) return NNT_ERR_MEMORY;
+    r = nnti_stage_peak(p, one, &b, &o.backward_peak);
+    f->option = p->options;
+    f->options = 1;
+    p->option[p->options++] = o;
+    return r ? r : p->life.refused >= 0 ? NNT_ERR_STATE : NNT_OK;
+}
+static nnt_result nnti_profile_stage(nnti_planner *p, int stage, nnti_profile *f)
+{
+    nnti_chain one = *p->chain;
+    nnti_stage s = p->chain->stage[stage];
+    nnti_tapes none = nnti_tapes_none();
+    double pairs = s.orders;
+    nnt_result r;
+    int i;
+    memset(f, 0, sizeof *f);
+    s.base = 0;                         /* x0 x1 g0 g1 and the inner values, which start at 4 too */
+    one.stage = &s;
+    one.stages = 1;
+    p->emitter.chain = &one;
+    for (i = 0; i < nnti_stage_forward_end(&s); i++)
+        if (!(s.step[i].flags & NNTI_STEP_ONCE)) f->work += nnti_step_work(p, &s.step[i]);
+    if (stage + 1 == p->chain->stages) {
+        r = nnti_profile_last(p, &one, f);
+    } else {
+        for (i = 0; i < s.tapes && pairs < 1e6; i++) pairs *= 3;
+        p->trials = 0;
+        r = nnti_forward_peak(p, &one, &none, 1, &f->forward_held);
+        if (!r) r = nnti_forward_peak(p, &one, &none, 0, &f->forward_free);
+        if (!r) r = pairs < 2500 ? nnti_try_all(p, &one) : nnti_try_greedy(p, &one);
+        if (!r && p->trials) qsort(p->trial, (size_t)p->trials, sizeof *p->trial, nnti_option_compare);
+        if (!r) r = nnti_filter_options(p, NULL, &f->option, &f->options);
+        for (i = 0; i < NNTI_LEVELS && !r; i++) r = nnti_profile_level(p, &one, i, &f->level[i]);
+    }
+    p->emitter.chain = p->chain;
+    return r;
+}
+static int nnti_steps_alike(const nnti_stage_step *x, const nnti_stage_step *y)
+{
+    return x->flags == y->flags && x->reads == y->reads && x->writes == y->writes && x->workspace == y->workspace
+        && memcmp(x->read, y->read, sizeof x->read) == 0 && memcmp(x->write, y->write, sizeof x->write) == 0
+        && memcmp(x->take, y->take, sizeof x->take) == 0 && memcmp(x->rule, y->rule, sizeof x->rule) == 0
+        && !(x->flops < y->flops) && !(x->flops > y->flops) && !(x->moved < y->moved) && !(x->moved > y->moved);
+}
+static int nnti_stages_alike(const nnti_stage *x, const nnti_stage *y)
+{
+    int i;
+    if (x->values != y->values || x->steps != y->steps || x->orders != y->orders) return 0;
+    if (memcmp(x->order, y->order, sizeof x->order)) return 0;
+    for (i = 0; i < x->values; i++)
+        if (x->value[i].bytes != y->value[i].bytes || x->value[i].tape != y->value[i].tape) return 0;
+    for (i = 0; i < x->steps; i++) if (!nnti_steps_alike(&x->step[i], &y->step[i])) return 0;
+    return 1;
+}
+/* Profiles of all stages; alike ones share theirs. */
+static nnt_result nnti_profile_all(nnti_planner *p)
+{
+    const nnti_chain *c = p->chain;
+    int i, k, n;
+    p->before[0] = 0;
+    for (i = 0; i < c->stages; i++) {
+        const nnti_stage *s = &c->stage[i];
+        for (k = 0; k < i && !(i + 1 < c->stages && nnti_stages_alike(&c->stage[k], s)); k++) { }
+        if (k < i) {
+            p->profile_of[i] = p->profile_of[k];
+        } else {
+            nnt_result r = nnti_profile_stage(p, i, &p->profile[p->profiles]);
+            if (r) return r;
+            p->profile_of[i] = p->profiles++;
+        }
+        p->before[i + 1] = p->before[i] + nnti_profile_at(p, i)->work;
+        for (k = 0; k < s->order[1]; k++) {
+            if (k >= s->order[0]) p->backward_work += nnti_step_work(p, &s->step[k]);
+            else if (s->step[k].flags & NNTI_STEP_ONCE) p->once_work += nnti_step_work(p, &s->step[k]);
+        }
+    }
+    p->levels = 0;
+    for (i = 0; i < c->stages; i++) {
+        const nnti_level *l = nnti_profile_at(p, i)->level;
+        for (n = 0; n < NNTI_LEVELS; n++)
+            if (l[n].exists && (n == 0 || !nnti_tapes_equal(&l[0].tapes, &l[1].tapes))) p->levels = nnti_max(p->levels, n + 1);
+    }
+    return NNT_OK;
+}
+
+/* ---- the ways of a range */
+
+/* The user's marks. A sweep that keeps `tapes` of a stage (NULL: none) may not drop what is marked. */
+static int nnti_drops_kept(const nnti_stage *s, const nnti_tapes *tapes)
+{
+    int v;
+    for (v = NNTI_VINNER; v < s->values; v++)
+        if (s->value[v].keep && s->value[v].tape >= 0 && !(tapes && nnti_tapes_has(tapes, s->value[v].tape))) return 1;
+    return 0;
+}
+static int nnti_way_give(nnti_take_way take, void *arg, int kind, int level, int at, int64_t least, int64_t held, double work,
+                         int first, int second)
+{
+    nnti_way w;
+    w.kind = kind;
+    w.level = level;
+    w.at = at;
+    w.least = least;
+    w.held = held;
+    w.work = work;
+    w.first = first;
+    w.second = second;
+    return take(arg, &w);
+}
+static int nnti_ways_tape(const nnti_planner *p, int a, int b, nnti_take_way take, void *arg)
+{
+    const nnti_profile *f = nnti_profile_at(p, a);
+    const nnti_stage *s = &p->chain->stage[a];
+    int k, one = b == a + 1, last = one && b == p->chain->stages;
+    for (k = f->option; k < f->option + f->options; k++) {
+        const nnti_option *o = &p->option[k];
+        if (!last && nnti_drops_kept(s, &o->tapes)) continue;
+        if (one) {
+            if (o->tape == 0 && !nnti_way_give(take, arg, NNTI_WAY_BACKWARD, -1, k, o->backward_peak, 0,
+                                               last ? f->work : o->extra, -1, -1)) return 0;
+        } else if (!nnti_way_give(take, arg, NNTI_WAY_TAPE, -1, k, nnti_max64(o->forward_peak + nnti_g_bytes(p, b), o->backward_peak),
+                                  nnti_x_bytes(p, a) + o->tape, f->work + o->extra, nnti_range(p, -1, a + 1, b), -1)) return 0;
+    }
+    return 1;
+}
+static int nnti_ways_sweep(const nnti_planner *p, int a, int b, nnti_take_way take, void *arg)
+{
+    int64_t g = nnti_g_bytes(p, b), x = nnti_x_bytes(p, a), peak = 0;
+    int j;
+    for (j = a + 1; j < b; j++) {
+        const nnti_profile *f = nnti_profile_at(p, j - 1);
+        if (nnti_drops_kept(&p->chain->stage[j - 1], NULL)) break;
+        if (j - 1 > a && p->chain->stage[j - 2].value[NNTI_VY].keep) break;
+        peak = nnti_max64(peak, g + (j - 1 == a ? f->forward_held : x + f->forward_free));
+        if (!nnti_way_give(take, arg, NNTI_WAY_SWEEP, -1, j, peak, x, p->before[j] - p->before[a],
+                           nnti_range(p, -1, j, b), nnti_range(p, -1, a, j))) return 0;
+    }
+    return 1;
+}
+static int nnti_ways_range(const nnti_planner *p, int level, int a, int b, nnti_take_way take, void *arg)
+{
+    int64_t g = nnti_g_bytes(p, b), x = nnti_x_bytes(p, a), peak = 0, held = 0;
+    int j;
+    for (j = a + 1; j < b; j++) {
+        const nnti_level *l = &nnti_profile_at(p, j - 1)->level[level];
+        if (!l->exists || nnti_drops_kept(&p->chain->stage[j - 1], &l->tapes)) break;
+        if (j - 1 > a && p->chain->stage[j - 2].value[NNTI_VY].keep) break;
+        peak = nnti_max64(peak, g + (j - 1 == a ? l->forward_held : x + held + l->forward_free));
+        held += l->tape;
+        if (j > a + 1 && !nnti_way_give(take, arg, NNTI_WAY_RANGE, level, j, peak, x + held, p->before[j] - p->before[a],
+                                        nnti_range(p, -1, j, b), nnti_range(p, level, a, j))) return 0;
+    }
+    return 1;
+}
+static int nnti_ways_taped(const nnti_planner *p, int level, int a, int b, nnti_take_way take, void *arg)
+{
+    int64_t g = nnti_g_bytes(p, b), x = nnti_x_bytes(p, a), all = 0, held = 0, peak = 0;
+    double work = 0;
+    int j, k;
+    for (j = a; j < b; j++) {
+        const nnti_level *l = &nnti_profile_at(p, j)->level[level];
+        if (!l->exists) return 1;
+        all += l->tape;
+        for (k = l->option; b == a + 1 && k < l->option + l->options; k++)
+            if (!nnti_way_give(take, arg, NNTI_WAY_BACKWARD, level, k, p->option[k].backward_peak, 0, p->option[k].extra, -1, -1))
+                return 0;
+    }
+    for (j = a + 1; j < b; j++) {
+        const nnti_level *l = &nnti_profile_at(p, j - 1)->level[level];
+        if (l->alone) { work = 0; peak = 0; }      /* nothing before this stage needs to be made */
+        held += l->tape;
+        work += l->work;
+        peak = nnti_max64(peak, all - l->tape + g + (j - 1 == a ? l->remake_held : x + l->remake_free));
+        if (!nnti_way_give(take, arg, NNTI_WAY_REMAKE, level, j, peak, x + held, work, nnti_range(p, level, j, b),
+                           nnti_range(p, level, a, j))) return 0;
+    }
+    return 1;
+}
+static int nnti_ways(const nnti_planner *p, int level, int a, int b, nnti_take_way take, void *arg)
+{
+    int l;
+    if (level >= 0) return nnti_ways_taped(p, level, a, b, take, arg);
+    if (!nnti_ways_tape(p, a, b, take, arg) || !nnti_ways_sweep(p, a, b, take, arg)) return 0;
+    for (l = 0; l < p->levels; l++) if (!nnti_ways_range(p, l, a, b, take, arg)) return 0;
+    return 1;
+}
+
+/* ---- exact: fronts, ascending in peak and descending in work */
+
+/* The front of one way: two staircases merged. Only points that the front at hand does not beat are kept. */
+static int nnti_front_stairs(nnti_planner *p, const nnti_way *w, const nnti_front *f, const nnti_front *s)
+{
+    const nnti_point *first = f ? &p->point[f->first] : NULL, *second = s ? &p->point[s->first] : NULL;
+    int n1 = f ? f->count : 0, n2 = s ? s->count : 0, i = 0, k = 0, rival = -1;
+    double least = w->work + (f ? first[n1 - 1].work : 0) + (s ? second[n2 - 1].work : 0);
+    int64_t peak = w->least;
+    p->stairs = 0;
+    if (!nnti_grow(&p->a, (void **)&p->stair, &p->stair_cap, (size_t)(n1 + n2 + 1), sizeof *p->stair)) return 0;
+    if (f) peak = nnti_max64(peak, first[0].peak + w->held);
+    if (s) peak = nnti_max64(peak, second[0].peak);
+    while (peak < INT64_MAX) {
+        nnti_point *o = &p->stair[p->stairs];
+        while (i + 1 < n1 && first[i + 1].peak + w->held <= peak) i++;
+        while (k + 1 < n2 && second[k + 1].peak <= peak) k++;
+        while (rival + 1 < p->heres && p->here[rival + 1].peak <= peak) rival++;
+        if (rival >= 0 && p->here[rival].work <= least) break;     /* nothing that follows can be better */
+        o->peak = peak;
+        o->work = w->work + (f ? first[i].work : 0) + (s ? second[k].work : 0);
+        o->choice.kind = w->kind;
+        o->choice.level = w->level;
+        o->choice.at = w->at;
+        o->choice.first = i;
+        o->choice.second = k;
+        if (rival < 0 || o->work < p->here[rival].work) p->stairs++;
+        peak = INT64_MAX;
+        if (i + 1 < n1) peak = first[i + 1].peak + w->held;
+        if (k + 1 < n2) peak = nnti_min64(peak, second[k + 1].peak);
+    }
+    return 1;
+}
+/* Joins the stairs to the front at hand. */
+static int nnti_front_fold(nnti_planner *p)
+{
+    int i = 0, k = 0, n = 0;
+    nnti_point *swap;
+    size_t swap_cap;
+    if (!nnti_grow(&p->a, (void **)&p->spare, &p->spare_cap, (size_t)(p->heres + p->stairs), sizeof *p->spare)) return 0;
+    while (i < p->heres || k < p->stairs) {
+        const nnti_point *x = i < p->heres ? &p->here[i] : NULL, *y = k < p->stairs ? &p->stair[k] : NULL, *o;
+        if (!y || (x && (x->peak < y->peak || (x->peak == y->peak && x->work <= y->work)))) { o = x; i++; }
+        else { o = y; k++; }
+        if (n == 0 || o->work < p->spare[n - 1].work) p->spare[n++] = *o;
+    }
+    swap = p->here; p->here = p->spare; p->spare = swap;
+    swap_cap = p->here_cap; p->here_cap = p->spare_cap; p->spare_cap = swap_cap;
+    p->heres = n;
+    return 1;
+}
+static int nnti_front_take(void *arg, const nnti_way *w)
+{
+    nnti_planner *p = (nnti_planner *)arg;
+    const nnti_front *f = w->first >= 0 ? &p->front[w->first] : NULL, *s = w->second >= 0 ? &p->front[w->second] : NULL;
+    if ((f && f->count == 0) || (s && s->count == 0)) return 1;
+    return nnti_front_stairs(p, w, f, s) && (p->stairs == 0 || nnti_front_fold(p));
+}
+/* Thins the front at hand evenly, both ends staying, and stores it. */
+static int nnti_front_store(nnti_planner *p, nnti_front *to)
+{
+    int n = nnti_min(p->heres, p->cap), i;
+    if (!nnti_grow(&p->a, (void **)&p->point, &p->point_cap, (size_t)(p->points + n), sizeof *p->point)) return 0;
+    to->first = p->points;
+    to->count = n;
+    for (i = 0; i < n; i++) {
+        int from = n == p->heres || n < 2 ? i : (int)(((int64_t)2 * i * (p->heres - 1) + n - 1) / (2 * (n - 1)));
+        p->point[p->points++] = p->here[from];
+    }
+    return 1;
+}
+static nnt_result nnti_fronts(nnti_planner *p)
+{
+    int level, a, b, stages = p->chain->stages;
+    p->points = 0;
+    for (level = p->levels - 1; level >= -1; level--)
+        for (a = stages - 1; a >= 0; a--)
+            for (b = a + 1; b <= stages; b++) {
+                p->heres = 0;
+                if (level >= 0 && b == stages) { p->front[nnti_range(p, level, a, b)].count = 0; continue; }
+                if (!nnti_ways(p, level, a, b, nnti_front_take, p) || !nnti_front_store(p, &p->front[nnti_range(p, level, a, b)]))
+                    return NNT_ERR_MEMORY;
+            }
+    return NNT_OK;
+}
+
+/* ---- slots: for one budget, the least work within each number of slots; sizes are rounded up to slots */
+
+static const float NNTI_SLOT_NEVER = 1e30f;
+
+static int nnti_slots_of(const nnti_planner *p, int64_t bytes)
+{
+    int64_t n = nnti_ceil_div(bytes, p->unit);
+    return n > p->slots ? p->slots + 1 : (int)n;
+}
+/* to[i] = min(to[i], work + first[i] + second[i]) */
+static void nnti_slots_relax_c(float *to, const float *first, const float *second, float work, int count)
+{
+    int i;
+    for (i = 0; i < count; i++) {
+        float v = work + first[i] + second[i];
+        to[i] = v < to[i] ? v : to[i];
+    }
+}
+#if defined(NNTI_X86)
+NNTI_AVX2 static void nnti_slots_relax_avx2(float *to, const float *first, const float *second, float work, int count)
+{
+    __m256 w = _mm256_set1_ps(work);
+    int i = 0;
+    for (; i + 8 <= count; i += 8) {
+        __m256 v = _mm256_add_ps(_mm256_add_ps(w, _mm256_loadu_ps(first + i)), _mm256_loadu_ps(second + i));
+        _mm256_storeu_ps(to + i, _mm256_min_ps(v, _mm256_loadu_ps(to + i)));
+    }
+    nnti_slots_relax_c(to + i, first + i, second + i, work, count - i);
+}
+#endif
+static const float *nnti_slots_row(const nnti_planner *p, int range)      /* range -1: the row of zeros behind the last */
+{
+    int row = range >= 0 ? range : (p->levels + 1) * nnti_ranges(p);
+    return p->slot + (size_t)row * (size_t)(p->slots + 1);
+}
+/* Where a way begins to be possible. */
+static int nnti_slots_lowest(const nnti_planner *p, const nnti_way *w)
+{
+    int low = nnti_slots_of(p, w->least);
+    if (w->first >= 0) low = nnti_max(low, p->lowest[w->first] + nnti_slots_of(p, w->held));
+    if (w->second >= 0) low = nnti_max(low, p->lowest[w->second]);
+    return low;
+}
+typedef struct nnti_slots_range { nnti_planner *p; float *row; int lowest; } nnti_slots_range;
+
+/* Rows fall, so from the slot on whose work is at most what the way costs at the least it has nothing to give. */
+static int nnti_slots_end(const nnti_planner *p, const float *row, int low, float least)
+{
+    int high = p->slots + 1;
+    while (low < high) {
+        int mid = (low + high) / 2;
+        if (row[mid] > least) low = mid + 1;
+        else high = mid;
+    }
+    return high;
+}
+static int nnti_slots_take(void *arg, const nnti_way *w)
+{
+    nnti_slots_range *s = (nnti_slots_range *)arg;
+    nnti_planner *p = s->p;
+    int low = nnti_slots_lowest(p, w), held, end;
+    float work = (float)(w->work / p->before[p->chain->stages]), least = work;
+    const float *first, *second;
+    if (low > p->slots) return 1;
+    s->lowest = nnti_min(s->lowest, low);
+    if (w->first >= 0) least += p->cheapest[w->first];
+    if (w->second >= 0) least += p->cheapest[w->second];
+    end = nnti_slots_end(p, s->row, low, least);
+    if (end == low) return 1;
+    held = w->first >= 0 ? nnti_slots_of(p, w->held) : 0;
+    first = nnti_slots_row(p, w->first);
+    second = nnti_slots_row(p, w->second);
+#if defined(NNTI_X86)
+    if (p->isa >= NNTI_ISA_AVX2 && p->isa <= NNTI_ISA_AVX512) {
+        nnti_slots_relax_avx2(s->row + low, first + low - held, second + low, work, end - low);
+        return 1;
+    }
+#endif
+    nnti_slots_relax_c(s->row + low, first + low - held, second + low, work, end - low);
+    return 1;
+}
+/* A slot is chosen so that the largest x is a whole number of them: chains of equal stages lose nothing to rounding. */
+static void nnti_slots_unit(nnti_planner *p, int64_t budget)
+{
+    int64_t largest = 1, unit = nnti_max64(1, budget / NNTI_SLOTS);
+    int i;
+    for (i = 0; i < p->chain->stages; i++) largest = nnti_max64(largest, nnti_x_bytes(p, i));
+    if (largest > unit) unit = nnti_ceil_div(largest, nnti_ceil_div(largest, unit));
+    p->unit = unit;
+    p->slots = (int)(budget / unit);
+}
+static nnt_result nnti_slots_solve(nnti_planner *p, int64_t budget)
+{
+    int level, a, b, stages = p->chain->stages, rows = (p->levels + 1) * nnti_ranges(p) + 1;
+    size_t cells, i;
+    nnti_slots_unit(p, budget);
+    if (!nnti_mul_size((size_t)rows, (size_t)(p->slots + 1), &cells)) return NNT_ERR_MEMORY;
+    if (cells > p->slot_cells) {
+        nnti_free(&p->a, p->slot, p->slot_cells * sizeof *p->slot);
+        p->slot_cells = cells;
+        p->slot = (float *)nnti_zalloc(&p->a, cells, sizeof *p->slot);
+        if (!p->slot) { p->slot_cells = 0; return NNT_ERR_MEMORY; }
+    }
+    if (!p->lowest) p->lowest = (int *)nnti_zalloc(&p->a, (size_t)rows, sizeof *p->lowest);
+    if (!p->cheapest) p->cheapest = (float *)nnti_zalloc(&p->a, (size_t)rows, sizeof *p->cheapest);
+    if (!p->lowest || !p->cheapest) return NNT_ERR_MEMORY;
+    for (i = 0; i < cells - (size_t)(p->slots + 1); i++) p->slot[i] = NNTI_SLOT_NEVER;
+    for (; i < cells; i++) p->slot[i] = 0;
+    for (level = p->levels - 1; level >= -1; level--)
+        for (b = 1; b <= stages; b++)                   /* b outside: first parts stay in the cache, second ones are */
+            for (a = b - 1; a >= 0; a--) {              /* neighbours in memory */
+                nnti_slots_range s;
+                int range = nnti_range(p, level, a, b);
+                s.p = p;
+                s.row = p->slot + (size_t)range * (size_t)(p->slots + 1);
+                s.lowest = p->slots + 1;
+                if (level < 0 || b < stages) (void)nnti_ways(p, level, a, b, nnti_slots_take, &s);
+                p->lowest[range] = s.lowest;
+                p->cheapest[range] = s.row[p->slots];
+            }
+    return NNT_OK;
+}
+/* Least slots whose work is at most this, or -1. */
+static int nnti_slots_for_work(const nnti_planner *p, double work)
+{
+    const float *row = nnti_slots_row(p, nnti_range(p, -1, 0, p->chain->stages));
+    float limit = (float)(work / p->before[p->chain->stages] * 1.000001);      /* float sums may be a little above */
+    int m;
+    for (m = 0; m <= p->slots; m++) if (row[m] <= limit) return m;
+    return -1;
+}
+typedef struct nnti_slots_best { const nnti_planner *p; int slot; float work; nnti_choice choice; } nnti_slots_best;
+
+static int nnti_slots_compare(void *arg, const nnti_way *w)
+{
+    nnti_slots_best *s = (nnti_slots_best *)arg;
+    int held = w->first >= 0 ? nnti_slots_of(s->p, w->held) : 0;
+    float v;
+    if (nnti_slots_lowest(s->p, w) > s->slot) return 1;
+    v = (float)(w->work / s->p->before[s->p->chain->stages]) + nnti_slots_row(s->p, w->first)[s->slot - held]
+      + nnti_slots_row(s->p, w->second)[s->slot];
+    if (v >= s->work) return 1;
+    s->work = v;
+    s->choice.kind = w->kind;
+    s->choice.level = w->level;
+    s->choice.at = w->at;
+    s->choice.first = s->slot - held;
+    s->choice.second = s->slot;
+    return 1;
+}
+
+/* ---- from choices to calls */
+
+/* Answers how a range is to be done; state is what the choice of the range above said. */
+typedef int (*nnti_choose)(void *arg, int level, int a, int b, int state, nnti_choice *out);
+
+static int nnti_choose_front(void *arg, int level, int a, int b, int state, nnti_choice *out)
+{
+    const nnti_planner *p = (const nnti_planner *)arg;
+    *out = p->point[p->front[nnti_range(p, level, a, b)].first + state].choice;
+    return 1;
+}
+static int nnti_choose_slot(void *arg, int level, int a, int b, int state, nnti_choice *out)
+{
+    nnti_slots_best s;
+    memset(&s, 0, sizeof s);
+    s.p = (const nnti_planner *)arg;
+    s.slot = state;
+    s.work = NNTI_SLOT_NEVER;
+    (void)nnti_ways(s.p, level, a, b, nnti_slots_compare, &s);
+    *out = s.choice;
+    return s.work < NNTI_SLOT_NEVER;
+}
+/* Segments by hand: segment[i] is 0 for a stage whose values are kept, else the number of the segment that it belongs
+   to, which is made again as a whole when its backward comes. */
+typedef struct nnti_by_hand { const nnti_planner *p; const int *segment; } nnti_by_hand;
+
+static int nnti_choose_by_hand(void *arg, int level, int a, int b, int state, nnti_choice *out)
+{
+    const nnti_by_hand *h = (const nnti_by_hand *)arg;
+    const nnti_profile *f = nnti_profile_at(h->p, a);
+    int k, j = a, best = -1;
+    (void)level;
+    memset(out, 0, sizeof *out);
+    out->first = state;                 /* state 0: still to sweep; 1: inside of a segment that is being done */
+    if (state == 0 && h->segment[a] && a + 1 < b) {
+        while (j < b && h->segment[j] == h->segment[a]) j++;
+        if (j < b) {
+            out->kind = NNTI_WAY_SWEEP;
+            out->at = j;
+            out->second = 1;
+            return 1;
+        }
+    }
+    for (k = f->option; k < f->option + f->options; k++) {
+        const nnti_option *o = &h->p->option[k], *x = best >= 0 ? &h->p->option[best] : NULL;
+        if (b == a + 1 && o->tape) continue;
+        if (!x || o->extra < x->extra || (!(o->extra > x->extra) && (o->tape < x->tape
+            || (o->tape == x->tape && o->backward_peak < x->backward_peak)))) best = k;
+    }
+    out->kind = b == a + 1 ? NNTI_WAY_BACKWARD : NNTI_WAY_TAPE;
+    out->at = best;
+    return best >= 0;
+}
+
+typedef struct nnti_walk {
+    const nnti_planner *p;
+    nnti_emitter       *to;
+    unsigned char      *done;           /* by stage: its forward has been executed */
+    nnti_choose         choose;
+    void               *arg;
+} nnti_walk;
+
+static int nnti_walk_forward(nnti_walk *w, int stage, const nnti_tapes *tapes)
+{
+    int phase = w->done[stage] ? NNTI_AGAIN : NNTI_FIRST;
+    w->done[stage] = 1;
+    return nnti_calls_forward(w->to, stage, tapes, phase);
+}
+static nnt_result nnti_walk_range(nnti_walk *w, int level, int a, int b, int state)
+{
+    const nnti_planner *p = w->p;
+    const nnti_option *o;
+    nnti_tapes none = nnti_tapes_none();
+    nnti_choice c;
+    nnt_result r;
+    int i, from;
+    if (!w->choose(w->arg, level, a, b, state, &c)) return NNT_ERR_STATE;
+    switch (c.kind) {
+    case NNTI_WAY_BACKWARD:
+        o = &p->option[c.at];
+        if (b == p->chain->stages)
+            return nnti_walk_forward(w, a, NULL) && nnti_calls_backward(w->to, a, NULL, NULL, 0) ? NNT_OK : NNT_ERR_MEMORY;
+        return nnti_calls_backward(w->to, a, &o->tapes, &o->held, o->order) ? NNT_OK : NNT_ERR_MEMORY;
+    case NNTI_WAY_TAPE:
+        o = &p->option[c.at];
+        if (!nnti_walk_forward(w, a, &o->tapes)) return NNT_ERR_MEMORY;
+        r = nnti_walk_range(w, -1, a + 1, b, c.first);
+        if (r) return r;
+        return nnti_calls_backward(w->to, a, &o->tapes, &o->held, o->order) ? NNT_OK : NNT_ERR_MEMORY;
+    case NNTI_WAY_REMAKE:
+        for (from = c.at - 1; from > a && !nnti_profile_at(p, from)->level[level].alone; from--) { }
+        for (i = from; i < c.at; i++)
+            if (!nnti_calls_remake(w->to, i, &nnti_profile_at(p, i)->level[level].tapes)) return NNT_ERR_MEMORY;
+        r = nnti_walk_range(w, level, c.at, b, c.first);
+        return r ? r : nnti_walk_range(w, level, a, c.at, c.second);
+    default:
+        for (i = a; i < c.at; i++)
+            if (!nnti_walk_forward(w, i, c.kind == NNTI_WAY_RANGE ? &nnti_profile_at(p, i)->level[c.level].tapes : &none))
+                return NNT_ERR_MEMORY;
+        r = nnti_walk_range(w, -1, c.at, b, c.first);
+        return r ? r : nnti_walk_range(w, c.kind == NNTI_WAY_RANGE ? c.level : -1, a, c.at, c.second);
+    }
+}
+
+/* ---- answers */
+
+typedef struct nnti_schedule {
+    nnti_calls calls;
+    nnti_life  life;                    /* storages with offsets, operands of each call */
+    int64_t    peak, arena;             /* live bytes at the worst call; what the offsets need */
+    int64_t    predicted;               /* what the planner expected as peak; -1: it had no expectation */
+    double     work;                    /* of the whole step */
+    double     extra;                   /* of which made again */
+    int        repeated;                /* calls that are executed again */
+} nnti_schedule;
+
+static void nnti_schedule_free(const nnt_allocator *a, nnti_schedule *s)
+{
+    nnti_calls_free(a, &s->calls);
+    nnti_life_free(a, &s->life);
+    memset(s, 0, sizeof *s);
+}
+
+static void nnti_planner_free(nnti_planner *p)
+{
+    size_t n = p->chain ? (size_t)p->chain->stages : 0;
+    size_t rows = p->chain ? (size_t)(p->levels + 1) * (size_t)nnti_ranges(p) : 0;
+    nnti_free(&p->a, p->before, (n + 1) * sizeof *p->before);
+    nnti_free(&p->a, p->profile, n * sizeof *p->profile);
+    nnti_free(&p->a, p->profile_of, n * sizeof *p->profile_of);
+    nnti_free(&p->a, p->option, p->option_cap * sizeof *p->option);
+    nnti_free(&p->a, p->trial, p->trial_cap * sizeof *p->trial);
+    nnti_free(&p->a, p->front, rows * sizeof *p->front);
+    nnti_free(&p->a, p->point, p->point_cap * sizeof *p->point);
+    nnti_free(&p->a, p->here, p->here_cap * sizeof *p->here);
+    nnti_free(&p->a, p->stair, p->stair_cap * sizeof *p->stair);
+    nnti_free(&p->a, p->spare, p->spare_cap * sizeof *p->spare);
+    nnti_free(&p->a, p->slot, p->slot_cells * sizeof *p->slot);
+    nnti_free(&p->a, p->lowest, (rows + 1) * sizeof *p->lowest);
+    nnti_free(&p->a, p->cheapest, (rows + 1) * sizeof *p->cheapest);
+    nnti_emitter_free(&p->emitter);
+    nnti_life_free(&p->a, &p->life);
+    memset(p, 0, sizeof *p);
+}
+/* Prepares answers for a chain that nnti_chain_end has passed and that stays. moved_work: how many units of work a
+   byte of memory traffic counts (0: only arithmetic counts). On an error everything is given back. */
+static nnt_result nnti_planner_begin(nnti_planner *p, const nnt_allocator *a, const nnti_chain *c, double moved_work, int isa,
+                                     nnti_error *e)
+{
+    size_t n = (size_t)c->stages;
+    nnt_result r = NNT_ERR_MEMORY;
+    memset(p, 0, sizeof *p);
+    p->a = nnti_allocator(a);
+    p->chain = c;
+    p->moved_work = moved_work;
+    p->isa = isa;
+    p->exact = c->stages <= NNTI_EXACT_STAGES;
+    p->cap = p->exact ? NNTI_FRONT_CAP : 1;            /* one point a front is enough for the least memory */
+    p->before = (double *)nnti_zalloc(&p->a, n + 1, sizeof *p->before);
+    p->profile = (nnti_profile *)nnti_zalloc(&p->a, n, sizeof *p->profile);
+    p->profile_of = (int *)nnti_zalloc(&p->a, n, sizeof *p->profile_of);
+    if (p->before && p->profile && p->profile_of && nnti_emitter_begin(&p->emitter, &p->a, c)) r = nnti_profile_all(p);
+    if (!r) {
+        p->front = (nnti_front *)nnti_zalloc(&p->a, (size_t)(p->levels + 1) * (size_t)nnti_ranges(p), sizeof *p->front);
+        r = p->front ? nnti_fronts(p) : NNT_ERR_MEMORY;
+    }
+    if (!r && p->front[nnti_range(p, -1, 0, c->stages)].count == 0) r = NNT_ERR_STATE;
+    if (r) nnti_planner_free(p);
+    return !r ? NNT_OK : nnti_set_error(e, r, r == NNT_ERR_MEMORY ? "out of memory" : "schedule: no schedule exists for this chain");
+}
+static const nnti_front *nnti_planner_front(const nnti_planner *p)
+{
+    return &p->front[nnti_range(p, -1, 0, p->chain->stages)];
+}
+/* Work of a step in which nothing is made again. */
+static double nnti_planner_step_work(const nnti_planner *p)
+{
+    return p->before[p->chain->stages] + p->once_work + p->backward_work;
+}
+/* The least peak that any plan has. */
+static int64_t nnti_planner_least(const nnti_planner *p) { return p->point[nnti_planner_front(p)->first].peak; }
+
+/* Simulates and packs what the calls of `s` do. */
+static nnt_result nnti_schedule_place(const nnti_planner *p, nnti_schedule *s)
+{
+    nnti_present x;
+    int64_t bound;
+    nnt_result r;
+    int i;
+    x.value = 0;
+    x.local = NNTI_VX;
+    x.bytes = nnti_x_bytes(p, 0);
+    r = nnti_simulate(&p->a, &s->life, p->chain, &s->calls, &x, 1, NULL, 0);
+    if (r) return r;
+    if (s->life.refused >= 0) return NNT_ERR_STATE;
+    s->peak = s->life.peak;
+    nnti_life_workspaces(&s->life, p->chain, &s->calls);
+    r = nnti_pack(&p->a, s->life.storage, s->life.storages, &s->arena, &bound);
+    if (r) return r;
+    if (bound != s->peak) return NNT_ERR_STATE;
+    s->work = 0;
+    for (i = 0; i < s->calls.count; i++) {
+        s->work += nnti_step_work(p, nnti_call_step(p->chain, &s->calls.call[i]));
+        s->repeated += s->calls.call[i].phase == NNTI_AGAIN;
+    }
+    s->extra = nnti_calls_again(p, p->chain, &s->calls);
+    return NNT_OK;
+}
+/* Writes the calls of one way to do the chain, and places them. */
+static nnt_result nnti_schedule_make(nnti_planner *p, nnti_choose choose, void *arg, int state, int64_t predicted, nnti_schedule *s)
+{
+    nnti_walk w;
+    nnt_result r;
+    size_t n = (size_t)p->chain->stages;
+    memset(s, 0, sizeof *s);
+    s->predicted = predicted;
+    w.p = p;
+    w.to = &p->emitter;
+    w.choose = choose;
+    w.arg = arg;
+    w.done = (unsigned char *)nnti_zalloc(&p->a, n, 1);
+    if (!w.done) return NNT_ERR_MEMORY;
+    p->emitter.out.count = 0;
+    r = nnti_walk_range(&w, -1, 0, p->chain->stages, state);
+    nnti_free(&p->a, w.done, n);
+    s->calls = p->emitter.out;
+    memset(&p->emitter.out, 0, sizeof p->emitter.out);
+    if (!r) r = nnti_schedule_place(p, s);
+    /* The proof of the planner's arithmetic: never above. Below, by the rounding of slots, and where a stage's backward
+       does not need its x (a dropout follows it at once), which the planner holds and the simulation lets go. */
+    if (!r && predicted >= 0 && s->peak > predicted) r = NNT_ERR_STATE;
+    if (r) nnti_schedule_free(&p->a, s);
+    return r;
+}
+static nnt_result nnti_schedule_by_hand(nnti_planner *p, const int *segment, nnti_schedule *s)
+{
+    nnti_by_hand h;
+    h.p = p;
+    h.segment = segment;
+    return nnti_schedule_make(p, nnti_choose_by_hand, &h, 0, -1, s);
+}
+static nnt_result nnti_schedule_point(nnti_planner *p, int index, nnti_schedule *s)
+{
+    return nnti_schedule_make(p, nnti_choose_front, p, index, p->point[nnti_planner_front(p)->first + index].peak, s);
+}
+
+/* What is asked for. */
+enum {
+    NNTI_ASK_LEAST_WORK = 0,    /* nothing is made again */
+    NNTI_ASK_BUDGET,            /* least work whose arena is at most `budget` bytes */
+    NNTI_ASK_WORK,              /* least memory with at most `extra` work made again */
+    NNTI_ASK_LEAST_MEMORY,
+    NNTI_ASK_SEGMENTS,          /* `segments` runs of equally many stages, all but the last made again */
+    NNTI_ASK_BY_HAND            /* `segment`, see nnti_by_hand */
+};
+typedef struct nnti_ask { int kind; int64_t budget; double extra; int segments; const int *segment; } nnti_ask;
+
+static nnt_result nnti_answer_segments(nnti_planner *p, int segments, nnti_schedule *s)
+{
+    int n = p->chain->stages, i, k;
+    int *segment;
+    nnt_result r;
+    if (segments < 1) return NNT_ERR_ARGUMENT;
+    segment = (int *)nnti_zalloc(&p->a, (size_t)n, sizeof *segment);
+    if (!segment) return NNT_ERR_MEMORY;
+    segments = nnti_min(segments, n);
+    for (k = 1; k < segments; k++)      /* segment k ends at round(k n / segments) */
+        for (i = (2 * n * (k - 1) + segments) / (2 * segments); i < (2 * n * k + segments) / (2 * segments); i++) segment[i] = k;
+    r = nnti_schedule_by_hand(p, segment, s);
+    nnti_free(&p->a, segment, (size_t)n * sizeof *segment);
+    return r;
+}
+static nnt_result nnti_answer_exact(nnti_planner *p, const nnti_ask *ask, nnti_schedule *s)
+{
+    const nnti_front *f = nnti_planner_front(p);
+    const nnti_point *point = &p->point[f->first];
+    double limit = p->before[p->chain->stages] + ask->extra;
+    int i = 0;
+    nnt_result r;
+    if (ask->kind == NNTI_ASK_LEAST_WORK) i = f->count - 1;
+    if (ask->kind == NNTI_ASK_WORK)
+        while (i + 1 < f->count && point[i].work > limit) i++;
+    if (ask->kind != NNTI_ASK_BUDGET) return nnti_schedule_point(p, i, s);
+    while (i + 1 < f->count && point[i + 1].peak <= ask->budget) i++;
+    for (; i >= 0; i--) {               /* packing may have left gaps: then the next smaller one */
+        r = nnti_schedule_point(p, i, s);
+        if (r || s->arena <= ask->budget) return r;
+        nnti_schedule_free(&p->a, s);
+    }
+    return NNT_ERR_UNSUPPORTED;
+}
+/* Replaces *s by *t when that is better: fits the budget and has less work, or less memory when work is the limit. */
+static void nnti_schedule_better(const nnt_allocator *a, const nnti_ask *ask, nnti_schedule *s, nnti_schedule *t)
+{
+    int fits = ask->kind == NNTI_ASK_BUDGET ? t->arena <= ask->budget : t->extra <= ask->extra * 1.000001;
+    int better = fits && (!s->calls.call || (ask->kind == NNTI_ASK_BUDGET ? t->extra < s->extra : t->arena < s->arena));
+    nnti_schedule *drop = better ? s : t;
+    nnti_schedule_free(a, drop);
+    if (better) { *s = *t; memset(t, 0, sizeof *t); }
+}
+/* Long chains. Rounding up to slots makes plans smaller than their budget, so the budget is raised by what was left
+   of it and the plan made again; for a limit of work it is lowered to what the plan needed, which makes slots finer. */
+static nnt_result nnti_answer_slots(nnti_planner *p, const nnti_ask *ask, nnti_schedule *s)
+{
+    int range = nnti_range(p, -1, 0, p->chain->stages), tries;
+    int64_t budget = ask->budget;
+    double limit = p->before[p->chain->stages] + ask->extra;
+    nnti_schedule t;
+    nnt_result r;
+    memset(s, 0, sizeof *s);
+    if (ask->kind == NNTI_ASK_BUDGET) r = nnti_schedule_point(p, 0, s);    /* the least memory: one that may fit */
+    else r = nnti_answer_segments(p, 1, s);
+    if (r || ask->kind == NNTI_ASK_LEAST_WORK) return r;
+    if (ask->kind == NNTI_ASK_WORK) budget = s->peak;
+    else if (s->arena > ask->budget) { nnti_schedule_free(&p->a, s); return NNT_ERR_UNSUPPORTED; }
+    for (tries = 0; tries < 4; tries++) {
+        int slot;
+        r = nnti_slots_solve(p, budget);
+        if (r) break;
+        slot = ask->kind == NNTI_ASK_WORK ? nnti_slots_for_work(p, limit) : p->slots;
+        if (slot < 0 || p->lowest[range] > slot) break;
+        r = nnti_schedule_make(p, nnti_choose_slot, p, slot, (int64_t)slot * p->unit, &t);
+        if (r) break;
+        if (ask->kind == NNTI_ASK_BUDGET) {
+            int64_t next = (int64_t)((double)budget * ((double)ask->budget / (double)t.arena));
+            nnti_schedule_better(&p->a, ask, s, &t);
+            if (next <= budget + budget / 200) break;
+            budget = next;
+        } else {
+            int64_t next = nnti_min64((int64_t)slot * p->unit, t.peak + t.peak / 8);
+            nnti_schedule_better(&p->a, ask, s, &t);
+            if (next > budget - budget / 50) break;
+            budget = next;
+        }
+    }
+    if (r) nnti_schedule_free(&p->a, s);
+    return r;
+}
+/* NNT_ERR_UNSUPPORTED: no plan fits the budget; the sentence tells the least memory and its extra work. */
+static nnt_result nnti_planner_answer(nnti_planner *p, const nnti_ask *ask, nnti_schedule *s, nnti_error *e)
+{
+    nnt_result r;
+    memset(s, 0, sizeof *s);
+    if (ask->kind == NNTI_ASK_SEGMENTS) r = nnti_answer_segments(p, ask->segments, s);
+    else if (ask->kind == NNTI_ASK_BY_HAND) r = nnti_schedule_by_hand(p, ask->segment, s);
+    else if (p->exact || ask->kind == NNTI_ASK_LEAST_MEMORY) r = nnti_answer_exact(p, ask, s);
+    else r = nnti_answer_slots(p, ask, s);
+    if (r == NNT_OK) return r;
+    if (r == NNT_ERR_UNSUPPORTED)
+        return nnti_set_error(e, r, "schedule: %B is too little; the least is %B", (size_t)ask->budget, (size_t)nnti_planner_least(p));
+    if (r == NNT_ERR_MEMORY) return nnti_set_error(e, r, "out of memory");
+    return nnti_set_error(e, r, "schedule: the schedule does not do what the planner expected");
+}
+
+/* The curve of memory over extra work, ascending in memory: at most `cap` points evenly taken from the front. */
+typedef struct nnti_curve_point { int64_t peak; double extra; } nnti_curve_point;
+
+static void nnti_curve_add(nnti_curve_point *out, int *count, int64_t peak, double extra)
+{
+    int i, k = 0;
+    for (i = 0; i < *count; i++)        /* drop points that the new one beats; leave when one beats it */
+        if (out[i].peak <= peak && out[i].extra <= extra) return;
+    for (i = 0; i < *count; i++)
+        if (out[i].peak < peak || out[i].extra < extra) out[k++] = out[i];
+    for (i = k; i > 0 && out[i - 1].peak > peak; i--) out[i] = out[i - 1];
+    out[i].peak = peak;
+    out[i].extra = extra;
+    *count = k + 1;
+}
+/* Long chains: budgets in equal ratios between the ends. Each is planned and simulated. */
+static nnt_result nnti_curve_slots(nnti_planner *p, nnti_curve_point *out, int cap, int *count)
+{
+    nnti_schedule s;
+    nnti_ask ask;
+    nnt_result r;
+    double most;
+    int i;
+    memset(&ask, 0, sizeof ask);
+    ask.kind = NNTI_ASK_LEAST_WORK;
+    r = nnti_planner_answer(p, &ask, &s, NULL);
+    if (r) return r;
+    most = (double)s.peak;
+    nnti_curve_add(out, count, s.peak, s.extra);
+    nnti_schedule_free(&p->a, &s);
+    for (i = cap - 2; i >= 0; i--) {
+        double least = (double)nnti_planner_least(p);
+        ask.kind = i ? NNTI_ASK_BUDGET : NNTI_ASK_LEAST_MEMORY;
+        ask.budget = (int64_t)(least * pow(most / least, (double)i / (cap - 1)));
+        r = nnti_planner_answer(p, &ask, &s, NULL);
+        if (r == NNT_ERR_UNSUPPORTED) continue;     /* packing left gaps so close to the least */
+        if (r) return r;
+        nnti_curve_add(out, count, s.peak, s.extra);
+        nnti_schedule_free(&p->a, &s);
+    }
+    return NNT_OK;
+}
+static nnt_result nnti_planner_curve(nnti_planner *p, nnti_curve_point *out, int cap, int *count)
+{
+    const nnti_front *f = nnti_planner_front(p);
+    int i, n = nnti_min(cap, f->count);
+    *count = 0;
+    if (cap < 2) return NNT_ERR_ARGUMENT;
+    if (!p->exact) return nnti_curve_slots(p, out, cap, count);
+    for (i = 0; i < n; i++) {
+        const nnti_point *o = &p->point[f->first + (n < 2 ? 0 : (int)((int64_t)i * (f->count - 1) / (n - 1)))];
+        out[i].peak = o->peak;
+        out[i].extra = o->work - p->before[p->chain->stages];
+    }
+    *count = n;
+    return NNT_OK;
+}
+
+/* ---- proof: executes a schedule on an arena that remembers what lies where. Shares no code with the simulation. */
+
+typedef struct nnti_region { int64_t offset, bytes; int value, version; } nnti_region;
+typedef struct nnti_proof {
+    const nnti_chain    *chain;
+    const nnti_schedule *schedule;
+    nnti_region         *region;        /* what the arena holds now */
+    int                  regions;
+    int                 *times;         /* by step, stages one after another: executions so far */
+    int                 *order;         /* by stage: backward's order, -1: not known yet */
+} nnti_proof;
+
+/* How often `value` has been written before step `step` in the plain order forward, backward. */
+static int nnti_proof_version(const nnti_stage *s, int order, int step, int value)
+{
+    int k, n = 0, forward = nnti_stage_forward_end(s);
+    for (k = 0; k < nnti_min(step, forward); k++) n += nnti_step_writes_value(&s->step[k], value);
+    for (k = s->order[order]; k < step && step > forward; k++) n += nnti_step_writes_value(&s->step[k], value);
+    return n;
+}
+/* The version that a reader has to find: a border's value comes complete from the neighbour. */
+static int nnti_proof_expected(const nnti_proof *q, int stage, int order, int step, int value)
+{
+    const nnti_stage *s = &q->chain->stage[stage];
+    if (value == NNTI_VX) return stage == 0 ? 0 : nnti_proof_version(s - 1, 0, nnti_stage_forward_end(s - 1), NNTI_VY);
+    if (value == NNTI_VGY) {
+        int next = q->order[stage + 1];
+        return next < 0 ? -1 : nnti_proof_version(s + 1, next, s[1].order[next + 1], NNTI_VGX);
+    }
+    return nnti_proof_version(s, order, step, value);
+}
+static const nnti_storage *nnti_proof_operand(const nnti_proof *q, int call, int operand)
+{
+    int i = q->schedule->life.operand[q->schedule->life.first[call] + operand];
+    return i < 0 ? NULL : &q->schedule->life.storage[i];
+}
+static int nnti_overlap(int64_t a, int64_t a_bytes, int64_t b, int64_t b_bytes)
+{
+    return a_bytes && b_bytes && a < b + b_bytes && b < a + a_bytes;
+}
+static void nnti_proof_put(nnti_proof *q, int64_t offset, int64_t bytes, int value, int version)
+{
+    int i, n = 0;
+    for (i = 0; i < q->regions; i++)
+        if (!nnti_overlap(q->region[i].offset, q->region[i].bytes, offset, bytes) && (value < 0 || q->region[i].value != value
+            || q->region[i].offset != offset)) q->region[n++] = q->region[i];
+    q->regions = n;
+    if (value < 0) return;
+    q->region[n].offset = offset;
+    q->region[n].bytes = bytes;
+    q->region[n].value = value;
+    q->region[n].version = version;
+    q->regions++;
+}
+static int nnti_proof_holds(const nnti_proof *q, int64_t offset, int value, int version)
+{
+    int i;
+    for (i = 0; i < q->regions; i++)
+        if (q->region[i].offset == offset && q->region[i].value == value) return q->region[i].version == version;
+    return 0;
+}
+/* NULL, or what is wrong with call t. */
+static const char *nnti_proof_call(nnti_proof *q, int t, int step_base)
+{
+    const nnti_schedule *s = q->schedule;
+    const nnti_call *k = &s->calls.call[t];
+    const nnti_stage *stage = &q->chain->stage[k->stage];
+    const nnti_stage_step *p = &stage->step[k->step];
+    const nnti_storage *room[NNTI_STEP_READS + NNTI_STEP_WRITES + 1];
+    int i, j, order = 0, n = p->reads + p->writes, forward = nnti_stage_forward_end(stage);
+    if (k->step >= forward) {
+        while (order + 1 < stage->orders && stage->order[order + 1] <= k->step) order++;
+        if (q->order[k->stage] >= 0 && q->order[k->stage] != order) return "mixes two orders of a backward";
+        q->order[k->stage] = order;
+    }
+    q->times[step_base + k->step]++;
+    if (q->times[step_base + k->step] > 1 && (k->step >= forward || (p->flags & NNTI_STEP_ONCE))) return "is executed twice";
+    for (i = 0; i <= n; i++) {
+        room[i] = i < n ? nnti_proof_operand(q, t, i) : s->life.scratch[t] >= 0 ? &s->life.storage[s->life.scratch[t]] : NULL;
+        if (!room[i]) {
+            if (i == n ? p->workspace > 0 : i < p->reads || !(k->dropped >> (i - p->reads) & 1)) return "lacks an operand";
+            continue;
+        }
+        if (t < room[i]->first || t > room[i]->last) return "uses a storage outside of its life";
+        if (room[i]->offset < 0 || room[i]->offset + room[i]->bytes > s->arena) return "leaves the arena";
+    }
+    for (i = 0; i < p->reads; i++) {
+        int version = nnti_proof_expected(q, k->stage, order, k->step, p->read[i]);
+        if (!nnti_proof_holds(q, room[i]->offset, nnti_chain_number(q->chain, k->stage, p->read[i]), version))
+            return "reads a value that is not there";
+    }
+    for (i = p->reads; i <= n; i++)     /* results and workspace: apart from each other and from what is read */
+        for (j = 0; room[i] && j < i; j++) {
+            int same = room[j] == room[i] && i < n && j < p->reads && p->take[i - p->reads] == p->read[j];
+            if (room[j] && !same && nnti_overlap(room[i]->offset, room[i]->bytes, room[j]->offset, room[j]->bytes))
+                return "writes over an operand";
+        }
+    if (room[n]) nnti_proof_put(q, room[n]->offset, room[n]->bytes, -1, 0);
+    for (i = 0; i < p->writes; i++) {
+        const nnti_storage *to = room[p->reads + i];
+        int64_t bytes = stage->value[p->write[i]].bytes;
+        if (!to) continue;
+        if (to->bytes < bytes) return "has too small a storage";
+        nnti_proof_put(q, to->offset, bytes, nnti_chain_number(q->chain, k->stage, p->write[i]),
+                       nnti_proof_version(stage, order, k->step, p->write[i]) + 1);
+    }
+    return NULL;
+}
+/* Every once-only step once, every step of the chosen backward once, each forward step at least once. */
+static const char *nnti_proof_complete(const nnti_proof *q, int stage, int step_base)
+{
+    const nnti_stage *s = &q->chain->stage[stage];
+    int k, order = q->order[stage];
+    if (order < 0) return "has no backward";
+    for (k = 0; k < s->steps; k++) {
+        int wanted = k < nnti_stage_forward_end(s) || (k >= s->order[order] && k < s->order[order + 1]);
+        if (wanted && q->times[step_base + k] == 0) return "misses a step";
+    }
+    return NULL;
+}
+static nnt_result nnti_schedule_prove(const nnt_allocator *a, const nnti_chain *c, const nnti_schedule *s, nnti_error *e)
+{
+    nnti_proof q;
+    size_t steps = 0, n = (size_t)c->stages, regions = (size_t)(s->life.storages + nnti_chain_numbers(c) + NNTI_STEP_WRITES);
+    int *base = (int *)nnti_zalloc(a, n, sizeof *base);
+    nnt_result r = NNT_OK;
+    const char *wrong = NULL;
+    int t, i;
+    memset(&q, 0, sizeof q);
+    q.chain = c;
+    q.schedule = s;
+    for (i = 0; base && i < c->stages; i++) { base[i] = (int)steps; steps += (size_t)c->stage[i].steps; }
+    q.times = (int *)nnti_zalloc(a, steps, sizeof *q.times);
+    q.order = (int *)nnti_zalloc(a, n, sizeof *q.order);
+    q.region = (nnti_region *)nnti_zalloc(a, regions, sizeof *q.region);
+    if (!base || !q.times || !q.order || !q.region) {
+        r = nnti_set_error(e, NNT_ERR_MEMORY, "out of memory");
+    } else {
+        for (i = 0; i < c->stages; i++) q.order[i] = -1;
+        nnti_proof_put(&q, s->life.storage[0].offset, s->life.storage[0].bytes, 0, 0);      /* x_0 */
+        for (t = 0; t < s->calls.count && !r; t++) {
+            const nnti_call *k = &s->calls.call[t];
+            wrong = nnti_proof_call(&q, t, base[k->stage]);
+            if (wrong) r = nnti_set_error(e, NNT_ERR_STATE, "schedule: call %d, step '%s' of stage '%s', %s", t,
+                                          c->stage[k->stage].step[k->step].name, c->stage[k->stage].name, wrong);
+        }
+        for (i = 0; i < c->stages && !r; i++) {
+            wrong = nnti_proof_complete(&q, i, base[i]);
+            if (wrong) r = nnti_set_error(e, NNT_ERR_STATE, "schedule: stage '%s' %s", c->stage[i].name, wrong);
+        }
+    }
+    nnti_free(a, q.region, regions * sizeof *q.region);
+    nnti_free(a, q.order, n * sizeof *q.order);
+    nnti_free(a, q.times, steps * sizeof *q.times);
+    nnti_free(a, base, n * sizeof *base);
+    return r;
+}
+
+/* ---- reports. Both write to a text that may be too short; nnti_render makes one that is long enough. */
+
+static void nnti_put_word(nnti_text *t, const char *s)      /* no spaces: the dump's fields are split at them */
+{
+    for (; *s; s++) nnti_put_char(t, *s == ' ' || *s == '\t' || *s == '\n' ? '_' : *s);
+}
+static void nnti_put_xml(nnti_text *t, const char *s)
+{
+    for (; *s; s++) {
+        if (*s == '<') nnti_put_string(t, "&lt;");
+        else if (*s == '>') nnti_put_string(t, "&gt;");
+        else if (*s == '&') nnti_put_string(t, "&amp;");
+        else nnti_put_char(t, *s);
+    }
+}
+static void nnti_put_storage_name(nnti_text *t, const nnti_chain *c, const nnti_storage *s, void (*put)(nnti_text *, const char *))
+{
+    put(t, c->stage[s->stage].name);
+    nnti_put_char(t, '.');
+    put(t, s->local == NNTI_NO_VALUE ? "workspace" : c->stage[s->stage].value[s->local].name);
+}
+/* The kinds of calls, one letter each, as the dump and the picture name them. */
+static const char *nnti_phase_letter(int phase)
+{
+    return phase == NNTI_FIRST ? "F" : phase == NNTI_AGAIN ? "R" : "B";
+}
+/* One record a line: "arena BYTES", "buffer ID OFFSET BYTES FIRST LAST NAME" (FIRST -1: there before the first step),
+   "step INDEX NAME FLOPS r:ID,ID w:ID,ID [ws:BYTES@OFFSET]". A buffer updated in place is in both lists. */
+static void nnti_schedule_text(nnti_text *t, const nnti_chain *c, const nnti_schedule *s)
+{
+    const nnti_life *f = &s->life;
+    int i, k;
+    nnti_put(t, "# peak %I, repeated steps %d, extra work %g of %g\narena %I\n", s->peak, s->repeated, s->extra, s->work, s->arena);
+    for (i = 0; i < f->storages; i++) {
+        const nnti_storage *b = &f->storage[i];
+        if (b->value == NNTI_NO_VALUE) continue;
+        nnti_put(t, "buffer %d %I %I %d %d ", i, b->offset, b->bytes, b->phase == NNTI_PRESENT ? -1 : b->first, b->last);
+        nnti_put_storage_name(t, c, b, nnti_put_word);
+        nnti_put_char(t, '\n');
+    }
+    for (i = 0; i < s->calls.count; i++) {
+        const nnti_call *call = &s->calls.call[i];
+        const nnti_stage_step *p = nnti_call_step(c, call);
+        nnti_put(t, "step %d %s:", i, nnti_phase_letter(call->phase));
+        nnti_put_word(t, c->stage[call->stage].name);
+        nnti_put_char(t, ':');
+        nnti_put_word(t, p->name);
+        nnti_put_char(t, ' ');
+        nnti_put_double(t, p->flops, 15);
+        for (k = 0; k < p->reads + p->writes; k++) {
+            int id = f->operand[f->first[i] + k];
+            if (k == 0) nnti_put_string(t, " r:");
+            if (k == p->reads) nnti_put_string(t, " w:");
+            if (id >= 0) nnti_put(t, "%d,", id);
+        }
+        if (f->scratch[i] >= 0) nnti_put(t, " ws:%I@%I", p->workspace, f->storage[f->scratch[i]].offset);
+        nnti_put_char(t, '\n');
+    }
+}
+
+static void nnti_svg_rect(nnti_text *t, double x, double y, double width, double height, const char *colour)
+{
+    nnti_put(t, "<rect x=\"%f\" y=\"%f\" width=\"%f\" height=\"%f\" fill=\"%s\" stroke=\"#fff\" stroke-width=\"0.3\"", x, y,
+             width, height, colour);
+}
+static void nnti_svg_line(nnti_text *t, double x1, double y1, double x2, double y2, const char *colour)
+{
+    nnti_put(t, "<line x1=\"%f\" y1=\"%f\" x2=\"%f\" y2=\"%f\" stroke=\"%s\" stroke-dasharray=\"4 3\"/>\n", x1, y1, x2, y2, colour);
+}
+static void nnti_svg_text(nnti_text *t, double x, double y, const char *s)
+{
+    nnti_put(t, "<text x=\"%f\" y=\"%f\">%s</text>\n", x, y, s);
+}
+static const char *nnti_svg_colour(const nnti_storage *s)
+{
+    if (s->value == NNTI_NO_VALUE) return "#999999";
+    switch (s->phase) {
+    case NNTI_PRESENT: return "#5a4a78";
+    case NNTI_FIRST:   return "#3b76af";
+    case NNTI_AGAIN:   return "#e58a3c";
+    default:           return "#58985a";
+    }
+}
+/* The arena over the step: a rectangle for each storage, and below it the sum of what lives. */
+static void nnti_schedule_svg(nnti_text *t, const nnti_chain *c, const nnti_schedule *s)
+{
+    static const char *const legend[] = { "input", "#5a4a78", "activation", "#3b76af", "made again", "#e58a3c",
+                                          "gradient", "#58985a", "workspace", "#999999" };
+    const double left = 20, top = 50, width = 1000, height = 500, stairs = 160;
+    const double bottom = top + height, base = bottom + 30 + stairs, right = left + width;
+    const double sx = width / nnti_max(1, s->calls.count), sy = height / (double)nnti_max64(1, s->arena);
+    const double stair = stairs / (double)nnti_max64(1, s->arena), peak = (double)s->peak;
+    double split;
+    int i, calls = 0;
+    nnti_put(t, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%f\" height=\"%f\" font-family=\"sans-serif\" "
+             "font-size=\"12\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n", right + left, base + 20);
+    nnti_put(t, "<text x=\"%f\" y=\"18\" font-size=\"14\">arena %I bytes (%B), peak %I bytes, extra work %f %%, %d of %d steps "
+             "made again</text>\n", left, s->arena, (size_t)s->arena, s->peak, 100.0 * s->extra / (s->work - s->extra),
+             s->repeated, s->calls.count);
+    for (i = 0; i < 5; i++) {
+        nnti_svg_rect(t, left + 110 * i, 28, 12, 12, legend[2 * i + 1]);
+        nnti_put_string(t, "/>\n");
+        nnti_svg_text(t, left + 110 * i + 16, 38, legend[2 * i]);
+    }
+    nnti_svg_rect(t, left, top, width, height, "#f2f2f2");
+    nnti_put_string(t, "/>\n");
+    for (i = 0; i < s->life.storages; i++) {
+        const nnti_storage *b = &s->life.storage[i];
+        if (b->bytes == 0) continue;
+        nnti_svg_rect(t, left + b->first * sx, bottom - (double)(b->offset + b->bytes) * sy, (b->last - b->first + 1) * sx,
+                      (double)b->bytes * sy, nnti_svg_colour(b));
+        nnti_put_string(t, "><title>");
+        nnti_put_storage_name(t, c, b, nnti_put_xml);
+        nnti_put(t, ": %I bytes at %I, steps %d to %d</title></rect>\n", b->bytes, b->offset, b->first, b->last);
+    }
+    while (calls < s->calls.count && s->calls.call[calls].phase != NNTI_BACKWARD) calls++;
+    split = left + calls * sx;
+    nnti_svg_line(t, left, bottom - peak * sy, right, bottom - peak * sy, "#c00");
+    nnti_svg_line(t, split, top, split, base, "#000");
+    nnti_svg_text(t, left, bottom + 16, "forward");
+    nnti_svg_text(t, split + 4, bottom + 16, "backward");
+    nnti_put(t, "<path fill=\"#cfdbe6\" stroke=\"#3b76af\" d=\"M%f %f", left, base);
+    for (i = 0; i < s->calls.count; i++)
+        nnti_put(t, " V%f H%f", base - (double)s->life.live[i] * stair, left + (i + 1) * sx);
+    nnti_put(t, " V%f Z\"/>\n", base);
+    nnti_svg_line(t, left, base - peak * stair, right, base - peak * stair, "#c00");
+    nnti_put_string(t, "</svg>\n");
+}
+/* The whole text in memory of its own: *bytes is what to free, the text is zero-terminated. NULL: out of memory. */
+static char *nnti_schedule_render(const nnt_allocator *a, const nnti_chain *c, const nnti_schedule *s,
+                                  void (*write)(nnti_text *, const nnti_chain *, const nnti_schedule *), size_t *bytes)
+{
+    nnti_text t = nnti_text_begin(NULL, 0);
+    char *to;
+    write(&t, c, s);
+    *bytes = t.length + 1;
+    to = (char *)nnti_alloc(a, *bytes);
+    if (!to) return NULL;
+    t = nnti_text_begin(to, *bytes);
+    write(&t, c, s);
+    nnti_text_end(&t);
+    return to;
+}
+
+/* ============================================================================
    >>plan    Lowering to resolved ops, lifetimes, offsets in one arena
    Reads the nodes of >>graph, writes nnti_plan: two flat lists of ops (one training step; prediction and evaluation),
    the values they pass on, and where each value lies. Touches no device. Chapter MEMORY above.
@@ -5976,6 +8162,7 @@ typedef struct nnti_lowering {
     char     *needed;               /* node -> the target depends on it */
     char     *learns;               /* node -> a trained parameter is at or before it */
     char     *fused;                /* relu that its producer does: it has no op of its own */
+    int       current;              /* the node that is being lowered */
     nnti_grad_slot *slot;
     int      *shares;               /* value -> slots that hold it */
     size_t    share_cap;
@@ -6037,7 +8224,7 @@ static int nnti_emit(nnti_lowering *l, int kind, int node)
 {
     nnti_program *p = l->p;
     const nnti_node *n = &l->net->nodes[node];
-    void *ops = p->ops, *operands = p->operands;
+    void *ops = p->ops, *operands = p->operands, *owner = p->owner;
     nnt_op *op;
     int i;
     if (l->failed) return 0;
@@ -6051,6 +8238,12 @@ static int nnti_emit(nnti_lowering *l, int kind, int node)
         return 0;
     }
     p->operands = (int *)operands;
+    if (!nnti_grow(&l->net->a, &owner, &p->owner_cap, (size_t)p->count + 1, sizeof *p->owner)) {
+        l->failed = (int)nnti_set_error(&l->net->error, NNT_ERR_MEMORY, "compile: out of memory while planning");
+        return 0;
+    }
+    p->owner = (int *)owner;
+    p->owner[p->count] = l->current;
     for (i = 0; i < NNT_ROLES; i++) p->operands[p->count * NNT_ROLES + i] = -1;
     op = &p->ops[p->count];
     *op = n->geometry;
@@ -6110,6 +8303,7 @@ static void nnti_lower_forward(nnti_lowering *l, int node)
 {
     const nnti_node *n = &l->net->nodes[node];
     int op, in = n->inputs ? nnti_input_of(l->net, node, 0) : -1, i, offset;
+    l->current = node;
     switch (n->kind) {
     case NNTI_NODE_INPUT:
         l->at[node] = nnti_new_activation(l, node);
@@ -6145,6 +8339,7 @@ static void nnti_lower_forward(nnti_lowering *l, int node)
             op = nnti_emit(l, NNT_OP_BN_STATS, node);
             nnti_use(l, op, NNT_X, l->at[in]);
             l->aux[node] = nnti_new_value(l, NNTI_VALUE_ACTIVATION, node, "statistics", nnti_round_up((size_t)n->shape[0] * 3 * sizeof(float), NNTI_ALIGN));
+            if (!l->failed) (*l->values)[l->aux[node]].persistent = 1;
             nnti_use(l, op, NNT_STATS, l->aux[node]);
             op = nnti_emit_forward(l, NNT_OP_BN_APPLY, node);
             nnti_use(l, op, NNT_STATS, l->aux[node]);
@@ -6290,6 +8485,7 @@ static void nnti_lower_backward(nnti_lowering *l, int node)
     const nnti_node *n = &l->net->nodes[node];
     int op, in = n->inputs ? nnti_input_of(l->net, node, 0) : -1, i, offset, conv = n->kind == NNTI_NODE_CONV;
     if (l->slot[node].value < 0) return;    /* nothing that counts reads it */
+    l->current = node;
     switch (n->kind) {
     case NNTI_NODE_CONV:
     case NNTI_NODE_LINEAR:
@@ -6383,13 +8579,17 @@ static void nnti_lower_backward(nnti_lowering *l, int node)
 static int nnti_new_given(nnti_lowering *l, int node, const char *what, int64_t per_sample, size_t element)
 {
     int v = nnti_new_value(l, NNTI_VALUE_ACTIVATION, node, what, nnti_values_bytes(l, per_sample, element));
-    if (!l->failed) (*l->values)[v].first = -1;
+    if (!l->failed) {
+        (*l->values)[v].first = -1;
+        (*l->values)[v].persistent = 1;
+    }
     return v;
 }
 static void nnti_lower_loss(nnti_lowering *l, int node, int program, nnti_plan *plan)
 {
     const nnti_node *n = &l->net->nodes[node];
     int in = nnti_input_of(l->net, node, 0), op, gx, cross = n->kind == NNTI_NODE_CROSS_ENTROPY;
+    l->current = node;
     op = nnti_emit(l, cross ? NNT_OP_CROSS_ENTROPY : NNT_OP_MSE, node);
     l->p->loss_op = op;
     nnti_use(l, op, NNT_X, l->at[in]);
@@ -6402,6 +8602,7 @@ static void nnti_lower_loss(nnti_lowering *l, int node, int program, nnti_plan *
         nnti_use(l, op, NNT_TARGETS, plan->targets[program]);
     }
     plan->loss[program] = nnti_new_value(l, NNTI_VALUE_ACTIVATION, node, "loss", nnti_round_up(sizeof(nnt_loss), NNTI_ALIGN));
+    if (!l->failed) (*l->values)[plan->loss[program]].persistent = 1;
     nnti_use(l, op, NNT_LOSS, plan->loss[program]);
     if (l->training && l->learns[in]) {
         gx = nnti_new_gradient(l, in);
@@ -6523,12 +8724,11 @@ static int nnti_place_values(const nnt_allocator *a, nnti_value *v, int count, s
     return ok;
 }
 
-/* ---- the whole */
-
 static void nnti_program_free(const nnt_allocator *a, nnti_program *p)
 {
     nnti_free(a, p->ops, p->cap * sizeof *p->ops);
     nnti_free(a, p->operands, p->operand_cap * sizeof *p->operands);
+    nnti_free(a, p->owner, p->owner_cap * sizeof *p->owner);
     memset(p, 0, sizeof *p);
 }
 static void nnti_plan_free(const nnt_allocator *a, nnti_plan *plan)
@@ -6539,6 +8739,517 @@ static void nnti_plan_free(const nnt_allocator *a, nnti_plan *plan)
     nnti_free(a, plan->predict_values, plan->predict_value_cap * sizeof *plan->predict_values);
     memset(plan, 0, sizeof *plan);
 }
+
+/* ============================================================================
+   >>stages    The training program as a chain of stages, and back
+   Cuts the flat list of >>plan where a single value is passed on, hands the stages to >>schedule, and writes the
+   program anew in the order, with the repetitions and at the places that it answers.
+
+   Values that an op outside of the stages needs (labels, targets, the loss, batch statistics) are not scheduled: they
+   lie in front of the arena for the whole step. Inside a stage each version of a value is one of the chain's values:
+   an op that works in place reads one version and writes the next in its storage.
+   ============================================================================ */
+
+typedef struct nnti_staging {
+    nnt_net       *net;
+    nnti_program  *p;
+    nnti_value    *v;
+    int            values, stages, batch;
+    int           *stage_of;        /* op -> stage, 0 .. stages-1 */
+    int           *cut;             /* stage -> the value that it reads as x; cut[0] is the input */
+    int           *gradient;        /* stage -> the value that holds the gradient of its y; -1: none */
+    int           *local;           /* value -> its id in the stage at hand, the newest version; -1 */
+    int           *maker;           /* value -> first op that writes it, -1: given */
+    int           *forward_use;     /* value -> last op up to the loss that touches it */
+    signed char   *read_at;         /* op, role -> which of the step's reads it is, -1 */
+    signed char   *write_at;        /* op, role -> which of its writes, -1 */
+    int           *origin;          /* the chain's inner values, stage by stage -> value */
+    size_t         origin_cap;
+    int            origins;
+    int           *origin_base;     /* stage -> where its inner values begin in origin */
+    nnti_chain     chain;
+    int            failed;
+} nnti_staging;
+
+/* In the order of NNT_OP_... */
+static const char *const nnti_op_names[NNT_OP_KINDS] = {
+    "none", "copy", "accumulate", "conv", "conv_data", "conv_weight", "linear", "linear_data", "linear_weight", "act", "act_grad",
+    "maxpool", "maxpool_grad", "avgpool", "avgpool_grad", "adaptive", "adaptive_grad", "dropout", "noise", "noise_grad", "bn_stats",
+    "bn_running", "bn_apply", "bn_eval", "bn_grad", "add", "concat", "concat_grad", "softmax", "softmax_grad", "cross_entropy", "mse",
+    "grad_norm", "update"
+};
+/* Whether an op writes the operand of a role; what it also reads is told by nnti_op_reads. */
+static int nnti_op_writes(const nnt_op *op, int role)
+{
+    switch (role) {
+    case NNT_Y:     return op->kind != NNT_OP_ACT_GRAD && op->kind != NNT_OP_SOFTMAX_GRAD;
+    case NNT_AUX:   return op->kind == NNT_OP_MAXPOOL;
+    case NNT_STATS: return op->kind == NNT_OP_BN_STATS;
+    case NNT_GX: case NNT_LOSS: return 1;
+    default:        return 0;
+    }
+}
+static int nnti_op_reads(const nnt_op *op, int role)
+{
+    if (role == NNT_GX) return (op->flags & NNT_OPF_ACCUMULATE) != 0;
+    if (role == NNT_Y && op->kind == NNT_OP_CONCAT) return op->channel_offset > 0;
+    if (role == NNT_Y && op->kind == NNT_OP_ACCUMULATE) return 1;
+    return !nnti_op_writes(op, role);
+}
+static int nnti_is_heavy(int kind)
+{
+    return kind == NNT_OP_CONV || kind == NNT_OP_LINEAR;
+}
+static const int *nnti_operands(const nnti_program *p, int op) { return &p->operands[op * NNT_ROLES]; }
+
+/* The value that is alone passed on from op t to later forward ops, or -1. */
+static int nnti_single_open(const nnti_staging *s, int t)
+{
+    int i, found = -1;
+    for (i = 0; i < s->values; i++) {
+        if (s->v[i].persistent || s->v[i].kind != NNTI_VALUE_ACTIVATION || s->maker[i] > t || s->forward_use[i] <= t) continue;
+        if (found >= 0) return -1;
+        found = i;
+    }
+    return found;
+}
+/* Where the stage ends whose heavy op is `heavy`, the next one being `next`: behind the layers that belong to it, before
+   those that backward makes again anyway. Writes the value; returns the op, or -1. */
+static int nnti_choose_cut(const nnti_staging *s, int heavy, int next, int *value)
+{
+    int t, last = -1, early = -1, widens = 0;
+    for (t = heavy; t < next; t++) {
+        int kind = s->p->ops[t].kind, open;
+        if (t > heavy && (kind == NNT_OP_DROPOUT || kind == NNT_OP_NOISE)) break;
+        if (kind == NNT_OP_MAXPOOL || kind == NNT_OP_AVGPOOL || kind == NNT_OP_ADAPTIVE || kind == NNT_OP_ADD || kind == NNT_OP_CONCAT) widens = 1;
+        open = nnti_single_open(s, t);
+        if (open < 0) continue;
+        last = t;
+        if (t + 1 < s->p->count && s->p->ops[t + 1].kind == NNT_OP_BN_STATS && early < 0) early = t;
+    }
+    t = early >= 0 && !widens ? early : last;
+    if (t >= 0) *value = nnti_single_open(s, t);
+    return t;
+}
+/* Forward ops to stages. */
+static void nnti_cut_forward(nnti_staging *s)
+{
+    const nnti_program *p = s->p;
+    int t, heavy = -1, begin = 0, stage = 0, i;
+    for (t = 0; t <= p->loss_op; t++) {
+        int value = -1, end;
+        if (!nnti_is_heavy(p->ops[t].kind)) continue;
+        if (heavy >= 0) {
+            end = nnti_choose_cut(s, heavy, t, &value);
+            if (end >= 0) {
+                for (i = begin; i <= end; i++) s->stage_of[i] = stage;
+                begin = end + 1;
+                s->cut[++stage] = value;
+            }
+        }
+        heavy = t;
+    }
+    for (i = begin; i <= p->loss_op; i++) s->stage_of[i] = stage;
+    s->stages = stage + 1;
+}
+static int nnti_cut_stage(const nnti_staging *s, int value)     /* the stage that reads it as x, or -1 */
+{
+    int k;
+    for (k = 0; k < s->stages; k++) if (s->cut[k] == value) return k;
+    return -1;
+}
+/* Backward ops to stages, by the node that they were emitted for; one that needs its own node's output belongs to the
+   stage that has that as x. 0 when the stages don't follow each other in reverse, or gradients cross where they must not. */
+static int nnti_cut_backward(nnti_staging *s, const int *node_stage)
+{
+    const nnti_program *p = s->p;
+    int t, role, k, stage = s->stages - 1;
+    for (t = p->loss_op + 1; t < p->count - p->update_ops; t++) {
+        const int *o = nnti_operands(p, t);
+        int mine = node_stage[p->owner[t]];
+        if (o[NNT_Y] >= 0 && !nnti_op_writes(&p->ops[t], NNT_Y)) {
+            k = nnti_cut_stage(s, o[NNT_Y]);
+            if (k >= 0) mine = k;
+        }
+        if (mine > stage) return 0;
+        stage = mine;
+        s->stage_of[t] = stage;
+    }
+    for (k = 0; k < s->stages; k++) s->gradient[k] = -1;
+    for (t = p->loss_op + 1; t < p->count - p->update_ops; t++) {
+        const int *o = nnti_operands(p, t);
+        for (role = 0; role < NNT_ROLES; role++) {
+            int v = o[role];
+            if (v < 0 || s->v[v].persistent) continue;
+            if (s->v[v].kind == NNTI_VALUE_GRADIENT) {
+                if (s->maker[v] <= p->loss_op && s->stage_of[t] == s->stages - 1) continue;
+                if (s->stage_of[s->maker[v]] == s->stage_of[t]) continue;
+                k = s->stage_of[t];             /* made in a later stage: it must be this one's gy, and the only one */
+                if (nnti_op_reads(&p->ops[t], role) && (s->gradient[k] < 0 || s->gradient[k] == v)) s->gradient[k] = v;
+                else return 0;
+            } else {                            /* forward values of other stages: x only */
+                k = s->maker[v] < 0 ? 0 : s->stage_of[s->maker[v]];
+                if (k != s->stage_of[t] && s->cut[s->stage_of[t]] != v) return 0;
+                if (k == s->stage_of[t] && k + 1 < s->stages && s->cut[k + 1] == v) return 0;      /* y */
+            }
+        }
+    }
+    for (k = 0; k + 1 < s->stages; k++) if (s->gradient[k] < 0) return 0;
+    return 1;
+}
+
+/* ---- to the chain */
+
+static int nnti_inner(nnti_staging *s, int value, int tape)
+{
+    void *origin = s->origin;
+    if (!nnti_grow(&s->net->a, &origin, &s->origin_cap, (size_t)s->origins + 1, sizeof *s->origin)) {
+        s->failed = NNT_ERR_MEMORY;
+        return 0;
+    }
+    s->origin = (int *)origin;
+    s->origin[s->origins++] = value;
+    return nnti_chain_value(&s->chain, s->v[value].what, (int64_t)s->v[value].bytes, tape);
+}
+static int nnti_local(nnti_staging *s, int stage, int value)
+{
+    if (s->local[value] >= 0) return s->local[value];
+    if (s->cut[stage] == value) return s->local[value] = NNTI_VX;
+    if (stage + 1 < s->stages && s->cut[stage + 1] == value) return s->local[value] = NNTI_VY;
+    if (stage + 1 < s->stages && s->gradient[stage] == value && s->stage_of[s->maker[value]] != stage) return s->local[value] = NNTI_VGY;
+    return s->local[value] = nnti_inner(s, value, s->v[value].kind == NNTI_VALUE_ACTIVATION);
+}
+/* The last op of this stage that writes a value: it makes the version that the stage before gets. */
+static int nnti_last_writer(const nnti_staging *s, int stage, int value)
+{
+    int t, role, last = -1;
+    for (t = s->p->loss_op + (stage + 1 < s->stages); t < s->p->count - s->p->update_ops; t++) {
+        if (t != s->p->loss_op && s->stage_of[t] != stage) continue;
+        for (role = 0; role < NNT_ROLES; role++)
+            if (nnti_operands(s->p, t)[role] == value && nnti_op_writes(&s->p->ops[t], role)) last = t;
+    }
+    return last;
+}
+static void nnti_stage_op(nnti_staging *s, int stage, int t)
+{
+    const nnti_program *p = s->p;
+    const nnt_op *op = &p->ops[t];
+    const int *o = nnti_operands(p, t);
+    int role, from, backward = t > p->loss_op, k, take_of[NNT_ROLES];
+    int out = stage > 0 ? s->gradient[stage - 1] : -1;      /* the value that leaves as gx */
+    nnti_stage_step step = nnti_step_begin(nnti_op_names[op->kind], t, op->flops * s->batch, 0);
+    if (nnti_is_heavy(op->kind)) step.flags |= NNTI_STEP_HEAVY;
+    if (op->kind == NNT_OP_BN_STATS) step.flags |= NNTI_STEP_ONCE;
+    step.workspace = (int64_t)op->workspace_bytes;
+    for (role = 0; role < NNT_ROLES; role++) {
+        int v = o[role], id;
+        take_of[role] = NNTI_NO_VALUE;
+        if (v < 0 || s->v[v].persistent || !nnti_op_reads(op, role)) continue;
+        id = nnti_local(s, stage, v);
+        step.moved += (double)s->v[v].bytes;
+        for (k = 0; k < step.reads && step.read[k] != id; k++) { }
+        if (k == step.reads) {
+            if (step.reads == NNTI_STEP_READS) { s->failed = NNT_ERR_UNSUPPORTED; return; }
+            nnti_step_reads(&step, id);
+        }
+        s->read_at[t * NNT_ROLES + role] = (signed char)k;
+    }
+    for (role = 0; role < NNT_ROLES; role++) {              /* what may be written over, before versions change */
+        int v = o[role];
+        if (v < 0 || s->v[v].persistent || !nnti_op_writes(op, role) || s->local[v] >= 0) continue;
+        for (from = 0; from < NNT_ROLES; from++)
+            if (o[from] >= 0 && !s->v[o[from]].persistent && s->v[o[from]].bytes >= s->v[v].bytes && nnti_in_place(op, role, from)) {
+                if (!backward && s->local[o[from]] == NNTI_VX) continue;       /* x is held for the stage's backward */
+                take_of[role] = s->local[o[from]];
+                break;
+            }
+    }
+    for (role = 0; role < NNT_ROLES; role++) {
+        int v = o[role], id, take, rule = 0;
+        if (v < 0 || s->v[v].persistent || !nnti_op_writes(op, role)) continue;
+        if (step.writes == NNTI_STEP_WRITES) { s->failed = NNT_ERR_UNSUPPORTED; return; }
+        step.moved += (double)s->v[v].bytes;
+        take = take_of[role];
+        if (s->local[v] >= 0) {                             /* works in place: the next version */
+            take = s->local[v];
+            rule = NNTI_TAKE_MUST;
+        }
+        if (v == out && t == nnti_last_writer(s, stage, v)) id = s->local[v] = NNTI_VGX;
+        else if (s->local[v] >= 0 && backward)
+            id = s->local[v] = nnti_inner(s, v, 0);
+        else id = nnti_local(s, stage, v);
+        if (role != NNT_AUX) rule |= NNTI_WRITE_ALWAYS;
+        s->write_at[t * NNT_ROLES + role] = (signed char)step.writes;
+        nnti_step_writes(&step, id, take, rule);
+    }
+    nnti_chain_step(&s->chain, &step);
+}
+static void nnti_make_chain(nnti_staging *s)
+{
+    const nnti_program *p = s->p;
+    int stage, t, i;
+    for (stage = 0; stage < s->stages; stage++) {
+        int last = stage + 1 == s->stages;
+        for (i = 0; i < s->values; i++) s->local[i] = -1;
+        s->origin_base[stage] = s->origins;
+        nnti_chain_stage(&s->chain, "", (int64_t)s->v[s->cut[stage]].bytes, last ? 0 : (int64_t)s->v[s->cut[stage + 1]].bytes);
+        for (t = 0; t <= p->loss_op; t++) if (s->stage_of[t] == stage) nnti_stage_op(s, stage, t);
+        nnti_chain_backward(&s->chain);
+        for (t = p->loss_op + 1; t < p->count - p->update_ops; t++) if (s->stage_of[t] == stage) nnti_stage_op(s, stage, t);
+        if (s->chain.failed) s->failed = NNT_ERR_MEMORY;
+    }
+}
+
+/* ---- and back */
+
+/* The program's value that a storage was made for. */
+static int nnti_storage_origin(const nnti_staging *s, const nnti_storage *q)
+{
+    switch (q->local) {
+    case NNTI_VX:  return s->cut[q->stage];
+    case NNTI_VY:  return s->cut[q->stage + 1];
+    case NNTI_VGX: return s->gradient[q->stage - 1];
+    case NNTI_VGY: return s->gradient[q->stage];
+    default:       return s->origin[s->origin_base[q->stage] + q->local - NNTI_VINNER];
+    }
+}
+/* The program as the schedule has it, in place of the old one: ops in the order of calls, one value for each storage
+   behind the persistent ones. old_value maps the old persistent values. 0 when memory is out. */
+static int nnti_apply_schedule(nnti_staging *s, const nnti_schedule *q, nnti_plan *plan, size_t persistent_bytes)
+{
+    const nnt_allocator *a = &s->net->a;
+    const nnti_life *life = &q->life;
+    nnti_program n;
+    nnti_value *values;
+    int *number, i, t, role, persistent = 0, total;
+    memset(&n, 0, sizeof n);
+    for (i = 0; i < s->values; i++) persistent += s->v[i].persistent;
+    total = persistent + life->storages;
+    n.cap = n.owner_cap = (size_t)(q->calls.count + s->p->update_ops);
+    n.operand_cap = n.cap * NNT_ROLES;
+    n.ops = (nnt_op *)nnti_zalloc(a, n.cap, sizeof *n.ops);
+    n.owner = (int *)nnti_zalloc(a, n.owner_cap, sizeof *n.owner);
+    n.operands = (int *)nnti_zalloc(a, n.operand_cap, sizeof *n.operands);
+    values = (nnti_value *)nnti_zalloc(a, (size_t)total, sizeof *values);
+    number = (int *)nnti_zalloc(a, (size_t)s->values, sizeof *number);
+    if (!n.ops || !n.owner || !n.operands || !values || !number) {
+        nnti_program_free(a, &n);
+        nnti_free(a, values, (size_t)total * sizeof *values);
+        nnti_free(a, number, (size_t)s->values * sizeof *number);
+        return 0;
+    }
+    for (i = 0, persistent = 0; i < s->values; i++) {
+        if (!s->v[i].persistent) continue;
+        number[i] = persistent;
+        values[persistent] = s->v[i];
+        values[persistent].storage = persistent;
+        values[persistent].first = -1;
+        values[persistent++].last = q->calls.count + s->p->update_ops;
+    }
+    for (i = 0; i < life->storages; i++) {
+        const nnti_storage *from = &life->storage[i];
+        nnti_value *v = &values[persistent + i];
+        if (from->value != NNTI_NO_VALUE) *v = s->v[nnti_storage_origin(s, from)];
+        else { v->what = "workspace"; v->kind = NNTI_VALUE_WORKSPACE; }
+        v->again = from->phase == NNTI_AGAIN;
+        v->bytes = (size_t)from->bytes;
+        v->first = from->phase == NNTI_PRESENT ? -1 : from->first;
+        v->last = from->last;
+        v->offset = persistent_bytes + (size_t)from->offset;
+        v->storage = persistent + i;
+        if (from->phase == NNTI_PRESENT) plan->x[0] = persistent + i;
+    }
+    for (i = 0; i < q->calls.count; i++) {
+        const nnti_call *call = &q->calls.call[i];
+        const nnti_stage_step *step = nnti_call_step(&s->chain, call);
+        const int *operand = &life->operand[life->first[i]];
+        t = step->op;
+        n.ops[i] = s->p->ops[t];
+        n.ops[i].phase = call->phase == NNTI_AGAIN ? NNT_PHASE_AGAIN : t > s->p->loss_op ? NNT_PHASE_BACKWARD : NNT_PHASE_FORWARD;
+        n.owner[i] = s->p->owner[t];
+        if (t == s->p->loss_op) n.loss_op = i;
+        for (role = 0; role < NNT_ROLES; role++) {
+            int o = nnti_operands(s->p, t)[role], k = t * NNT_ROLES + role, at = o;
+            if (o >= 0 && s->v[o].persistent) at = number[o];
+            else if (o >= 0) {
+                at = s->write_at[k] >= 0 ? operand[step->reads + s->write_at[k]] : operand[s->read_at[k]];
+                if (at >= 0) at += persistent;
+            }
+            n.operands[i * NNT_ROLES + role] = at;
+        }
+        if (life->scratch[i] >= 0) values[persistent + life->scratch[i]].node = n.ops[i].node - 1;
+    }
+    for (i = 0; i < s->p->update_ops; i++) {
+        int to = q->calls.count + i;
+        t = s->p->count - s->p->update_ops + i;
+        n.ops[to] = s->p->ops[t];
+        n.ops[to].phase = NNT_PHASE_UPDATE;
+        n.owner[to] = s->p->owner[t];
+        for (role = 0; role < NNT_ROLES; role++) {
+            int o = nnti_operands(s->p, t)[role];
+            n.operands[to * NNT_ROLES + role] = o >= 0 ? number[o] : o;
+        }
+    }
+    n.count = q->calls.count + s->p->update_ops;
+    n.update_ops = s->p->update_ops;
+    if (plan->labels[0] >= 0) plan->labels[0] = number[plan->labels[0]];
+    if (plan->targets[0] >= 0) plan->targets[0] = number[plan->targets[0]];
+    plan->loss[0] = number[plan->loss[0]];
+    nnti_free(a, number, (size_t)s->values * sizeof *number);
+    nnti_program_free(a, &plan->train);
+    nnti_free(a, plan->train_values, plan->train_value_cap * sizeof *plan->train_values);
+    plan->train = n;
+    plan->train_values = values;
+    plan->train_value_cap = (size_t)total;
+    plan->train_value_count = total;
+    return 1;
+}
+
+
+/* ---- the whole way */
+
+static void nnti_staging_free(nnti_staging *s, size_t ops, size_t values)
+{
+    const nnt_allocator *a = &s->net->a;
+    nnti_free(a, s->stage_of, ops * sizeof *s->stage_of);
+    nnti_free(a, s->read_at, ops * NNT_ROLES);
+    nnti_free(a, s->write_at, ops * NNT_ROLES);
+    nnti_free(a, s->cut, (ops + 1) * sizeof *s->cut);
+    nnti_free(a, s->gradient, (ops + 1) * sizeof *s->gradient);
+    nnti_free(a, s->origin_base, (ops + 1) * sizeof *s->origin_base);
+    nnti_free(a, s->local, values * sizeof *s->local);
+    nnti_free(a, s->maker, values * sizeof *s->maker);
+    nnti_free(a, s->forward_use, values * sizeof *s->forward_use);
+    nnti_free(a, s->origin, s->origin_cap * sizeof *s->origin);
+    nnti_chain_free(&s->chain);
+}
+static int nnti_staging_begin(nnti_staging *s, nnt_net *net, nnti_plan *plan, int batch)
+{
+    const nnt_allocator *a = &net->a;
+    size_t ops = (size_t)plan->train.count, values = (size_t)plan->train_value_count;
+    int t, role;
+    memset(s, 0, sizeof *s);
+    s->net = net;
+    s->p = &plan->train;
+    s->v = plan->train_values;
+    s->values = plan->train_value_count;
+    s->batch = batch;
+    s->stage_of = (int *)nnti_zalloc(a, ops, sizeof *s->stage_of);
+    s->read_at = (signed char *)nnti_alloc(a, ops * NNT_ROLES);
+    s->write_at = (signed char *)nnti_alloc(a, ops * NNT_ROLES);
+    s->cut = (int *)nnti_zalloc(a, ops + 1, sizeof *s->cut);
+    s->gradient = (int *)nnti_zalloc(a, ops + 1, sizeof *s->gradient);
+    s->origin_base = (int *)nnti_zalloc(a, ops + 1, sizeof *s->origin_base);
+    s->local = (int *)nnti_zalloc(a, values, sizeof *s->local);
+    s->maker = (int *)nnti_zalloc(a, values, sizeof *s->maker);
+    s->forward_use = (int *)nnti_zalloc(a, values, sizeof *s->forward_use);
+    nnti_chain_begin(&s->chain, a);
+    if (!s->stage_of || !s->read_at || !s->write_at || !s->cut || !s->gradient || !s->origin_base || !s->local || !s->maker || !s->forward_use) return 0;
+    memset(s->read_at, -1, ops * NNT_ROLES);
+    memset(s->write_at, -1, ops * NNT_ROLES);
+    for (t = 0; t < s->values; t++) s->maker[t] = s->forward_use[t] = -1;
+    for (t = s->p->count - 1; t >= 0; t--)
+        for (role = 0; role < NNT_ROLES; role++) {
+            int v = nnti_operands(s->p, t)[role];
+            if (v < 0) continue;
+            if (nnti_op_writes(&s->p->ops[t], role)) s->maker[v] = t;
+            if (t <= s->p->loss_op && s->forward_use[v] < 0) s->forward_use[v] = t;
+        }
+    s->cut[0] = plan->x[0];
+    return 1;
+}
+/* at: node -> value of its output, as lowering left it. */
+static void nnti_cut_stages(nnti_staging *s, const int *at, int *node_stage)
+{
+    int i, t;
+    nnti_cut_forward(s);
+    for (i = 0; i < s->net->node_count; i++) node_stage[i] = at[i] >= 0 && s->maker[at[i]] >= 0 ? s->stage_of[s->maker[at[i]]] : 0;
+    if (nnti_cut_backward(s, node_stage)) return;
+    for (t = 0; t < s->p->count; t++) s->stage_of[t] = 0;   /* a graph that is no chain: one stage, nothing made again */
+    s->stages = 1;
+}
+/* What the planner is asked for. space: what memory_limit leaves for the arena without persistent values; -1: too little. */
+static nnti_ask nnti_ask_of(const nnt_compile_desc *d, int64_t space, double step_work)
+{
+    nnti_ask ask;
+    memset(&ask, 0, sizeof ask);
+    ask.kind = NNTI_ASK_LEAST_WORK;
+    if (d->recompute == NNT_RECOMPUTE_LEAST_MEMORY) ask.kind = NNTI_ASK_LEAST_MEMORY;
+    else if (d->recompute == NNT_RECOMPUTE_SEGMENTS) {
+        ask.kind = NNTI_ASK_SEGMENTS;
+        ask.segments = d->segments;
+    } else if (d->recompute == NNT_RECOMPUTE_AUTO && d->memory_limit) {
+        ask.kind = NNTI_ASK_BUDGET;
+        ask.budget = space;
+    } else if (d->recompute == NNT_RECOMPUTE_AUTO && d->extra_work > 0) {
+        ask.kind = NNTI_ASK_WORK;
+        ask.extra = (double)d->extra_work * step_work;
+    }
+    return ask;
+}
+/* Schedules the training program that has been lowered into the plan. curve: when not NULL, gets its points instead
+   (cap, *count), and the plan is left as it is. *arena: persistent values and the schedule's arena. */
+static nnt_result nnti_schedule_training(nnt_net *net, nnti_plan *plan, const nnt_compile_desc *d, const int *at, size_t fixed, size_t *arena,
+                                         nnti_curve_point *curve, int cap, int *count, double *step_work)
+{
+    size_t ops = (size_t)plan->train.count, values = (size_t)plan->train_value_count, persistent = 0;
+    nnt_memory *m = &plan->memory;
+    nnti_staging s;
+    nnti_planner planner;
+    nnti_schedule q;
+    nnti_ask ask;
+    nnt_result r = NNT_ERR_MEMORY;
+    int *node_stage = (int *)nnti_zalloc(&net->a, (size_t)net->node_count, sizeof *node_stage), i, planned = 0;
+    memset(&q, 0, sizeof q);
+    if (nnti_staging_begin(&s, net, plan, d->batch) && node_stage) {
+        for (i = 0; i < s.values; i++)
+            if (s.v[i].persistent) { s.v[i].offset = persistent; persistent += s.v[i].bytes; }
+        nnti_cut_stages(&s, at, node_stage);
+        nnti_make_chain(&s);
+        r = (nnt_result)s.failed;
+        if (!r) r = nnti_chain_end(&s.chain, NNTI_ALIGN, &net->error);
+        if (!r) r = nnti_planner_begin(&planner, &net->a, &s.chain, 0.0, nnti_isa_best(), &net->error);
+        planned = !r;
+    }
+    if (planned) {
+        const nnti_front *f = nnti_planner_front(&planner);
+        int64_t space = d->memory_limit > fixed + persistent ? (int64_t)(d->memory_limit - fixed - persistent) : 0;
+        double work = nnti_planner_step_work(&planner);
+        if (step_work) *step_work = work;
+        m->total_least = fixed + persistent + (size_t)nnti_planner_least(&planner);
+        if (curve) {
+            r = nnti_planner_curve(&planner, curve, cap, count);
+            for (i = 0; !r && i < *count; i++) curve[i].peak += (int64_t)(fixed + persistent);
+        } else {
+            nnti_schedule all;
+            ask = nnti_ask_of(d, space, work);
+            r = nnti_planner_answer(&planner, &ask, &q, &net->error);
+            if (r == NNT_ERR_UNSUPPORTED) {     /* nnti_plan_checked tells the user, with the least that there is */
+                ask.kind = NNTI_ASK_LEAST_MEMORY;
+                r = nnti_planner_answer(&planner, &ask, &q, &net->error);
+            }
+            ask.kind = NNTI_ASK_LEAST_WORK;
+            if (!r) r = nnti_planner_answer(&planner, &ask, &all, &net->error);
+            if (!r) {
+                m->total_store_all = fixed + persistent + (size_t)all.peak;
+                nnti_schedule_free(&net->a, &all);
+                m->extra_work = work > 0 ? q.extra / work : 0;
+                m->recomputed_ops = q.repeated;
+                *arena = persistent + (size_t)q.arena;
+                if (!nnti_apply_schedule(&s, &q, plan, persistent)) r = NNT_ERR_MEMORY;
+            }
+        }
+        (void)f;
+        nnti_schedule_free(&net->a, &q);
+        nnti_planner_free(&planner);
+    }
+    nnti_staging_free(&s, ops, values);
+    nnti_free(&net->a, node_stage, (size_t)net->node_count * sizeof *node_stage);
+    if (r == NNT_ERR_MEMORY) nnti_set_error(&net->error, r, "compile: out of memory while planning");
+    return r;
+}
+
+/* ---- both programs */
 
 static void nnti_mark(nnti_lowering *l, int target)
 {
@@ -6602,24 +9313,35 @@ static void nnti_add_workspace(nnti_lowering *l, const nnti_open_device *on)
         nnt_op *op = &l->p->ops[i];
         size_t bytes = on->backend->workspace(on->device, op, l->batch);
         int v;
+        if (bytes > SIZE_MAX / 4) bytes = SIZE_MAX / 4;
         op->workspace_bytes = bytes;
-        if (!bytes) continue;
+        if (!bytes || l->training) continue;        /* >>schedule finds places for those of training */
         v = nnti_new_value(l, NNTI_VALUE_WORKSPACE, op->node - 1, "workspace", bytes > SIZE_MAX - NNTI_ALIGN ? 0 : nnti_round_up(bytes, NNTI_ALIGN));
         if (l->failed) return;
         (*l->values)[v].first = (*l->values)[v].last = i;
     }
 }
 
-static nnt_result nnti_plan_program(nnt_net *net, nnti_plan *plan, int program, int target, int batch, const nnti_open_device *on, size_t *arena)
+typedef struct nnti_wish {              /* what to plan, beside the net */
+    int target, batch;
+    const nnti_open_device *on;
+    const nnt_compile_desc *desc;
+    size_t fixed;
+    nnti_curve_point *curve;            /* not NULL: only the training program's curve is wanted, */
+    int cap, *count;
+    size_t floor;                       /*   and what prediction needs in any case */
+    double *step_work;
+} nnti_wish;
+
+static nnt_result nnti_plan_program(nnt_net *net, nnti_plan *plan, int program, const nnti_wish *w, size_t *arena)
 {
     nnti_lowering l;
     size_t nodes = (size_t)net->node_count;
-    size_t slot_bytes = nodes * sizeof *l.slot;
     int *ints;
     char *chars;
     memset(&l, 0, sizeof l);
     l.net = net;
-    l.batch = batch;
+    l.batch = w->batch;
     l.training = program == 0;
     l.p = program ? &plan->predict : &plan->train;
     l.values = program ? &plan->predict_values : &plan->train_values;
@@ -6639,9 +9361,11 @@ static nnt_result nnti_plan_program(nnt_net *net, nnti_plan *plan, int program, 
         l.needed = chars;
         l.learns = chars + nodes;
         l.fused = chars + 2 * nodes;
-        nnti_lower_program(&l, plan, program, target);
-        if (!l.failed) nnti_add_workspace(&l, on);
-        if (!l.failed) {
+        nnti_lower_program(&l, plan, program, w->target);
+        if (!l.failed) nnti_add_workspace(&l, w->on);
+        if (!l.failed && l.training) {
+            l.failed = (int)nnti_schedule_training(net, plan, w->desc, l.at, w->fixed, arena, w->curve, w->cap, w->count, w->step_work);
+        } else if (!l.failed) {
             nnti_join_storage(l.p, *l.values);
             if (!nnti_place_values(&net->a, *l.values, *l.value_count, arena))
                 l.failed = (int)nnti_set_error(&net->error, NNT_ERR_MEMORY, "compile: out of memory while planning");
@@ -6649,7 +9373,7 @@ static nnt_result nnti_plan_program(nnt_net *net, nnti_plan *plan, int program, 
     }
     nnti_free(&net->a, ints, nodes * 3 * sizeof *ints);
     nnti_free(&net->a, chars, nodes * 3);
-    nnti_free(&net->a, l.slot, slot_bytes);
+    nnti_free(&net->a, l.slot, nodes * sizeof *l.slot);
     nnti_free(&net->a, l.shares, l.share_cap * sizeof *l.shares);
     return (nnt_result)l.failed;
 }
@@ -6701,19 +9425,18 @@ static int nnti_moments(const nnt_optimizer *o)
 }
 
 /* Both programs and all figures for one batch. On an error the plan is empty. */
-static nnt_result nnti_make_plan(nnt_net *net, int target, const nnt_compile_desc *d, const nnti_open_device *on, nnti_plan *plan)
+static nnt_result nnti_make_plan(nnt_net *net, int target, const nnt_compile_desc *d, const nnti_open_device *on, nnti_plan *plan,
+                                 nnti_wish *wish)
 {
     nnt_memory *m = &plan->memory;
     int loss = nnti_is_loss(&net->nodes[target]), trains = loss && d->optimizer.kind != NNT_OPTIMIZER_NONE, i;
     size_t arena[2] = { 0, 0 }, by_kind[3];
     nnt_result r = NNT_OK;
+    nnti_wish own;
     memset(plan, 0, sizeof *plan);
+    if (!wish) { memset(&own, 0, sizeof own); wish = &own; }
     if (!nnti_place_params(net, plan))
         return nnti_set_error(&net->error, NNT_ERR_MEMORY, "compile: the parameters pass the address space");
-    if (trains) r = nnti_plan_program(net, plan, 0, target, d->batch, on, &arena[0]);
-    if (!r) r = nnti_plan_program(net, plan, 1, target, d->batch, on, &arena[1]);
-    if (r) { nnti_plan_free(&net->a, plan); return r; }
-
     m->params = (plan->trained_floats + plan->persistent_floats) * sizeof(float);
     m->grads = trains ? plan->trained_floats * sizeof(float) : 0;
     m->optimizer = trains ? plan->trained_floats * sizeof(float) * (size_t)nnti_moments(&d->optimizer) : 0;
@@ -6726,6 +9449,16 @@ static nnt_result nnti_make_plan(nnt_net *net, int target, const nnt_compile_des
         m->optimizer += NNTI_ALIGN + plan->norm_workspace;
     }
     m->fixed = m->params + m->grads + m->optimizer;
+
+    wish->target = target;
+    wish->batch = d->batch;
+    wish->on = on;
+    wish->desc = d;
+    wish->fixed = m->fixed;
+    if (trains) r = nnti_plan_program(net, plan, 0, wish, &arena[0]);
+    if (!r) r = nnti_plan_program(net, plan, 1, wish, &arena[1]);
+    wish->floor = m->fixed + arena[1];
+    if (r || wish->curve) { nnti_plan_free(&net->a, plan); return r; }
     m->arena = arena[0] > arena[1] ? arena[0] : arena[1];
     m->ops_train = plan->train.count;
     m->ops_predict = plan->predict.count;
@@ -6743,6 +9476,7 @@ static nnt_result nnti_make_plan(nnt_net *net, int target, const nnt_compile_des
         nnti_plan_free(&net->a, plan);
         return nnti_set_error(&net->error, NNT_ERR_MEMORY, "compile: batch %d passes the address space; use a smaller batch", d->batch);
     }
+    if (!trains) m->total_store_all = m->total_least = m->total;
     return NNT_OK;
 }
 
@@ -8339,6 +11073,12 @@ static nnt_result nnti_check_compile(nnt_net *net, nnt_node loss, const nnt_comp
     if (d->batch < 1) return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "compile: batch %d; it must be at least 1", d->batch);
     if (d->threads < 0 || d->threads > NNTI_MAX_THREADS)
         return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "compile: %d threads; 0 means all cores, at most %d", d->threads, (int)NNTI_MAX_THREADS);
+    if (d->recompute < NNT_RECOMPUTE_AUTO || d->recompute > NNT_RECOMPUTE_SEGMENTS)
+        return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "compile: recompute %d is none of NNT_RECOMPUTE_...", d->recompute);
+    if (d->recompute == NNT_RECOMPUTE_SEGMENTS && d->segments < 1)
+        return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "compile: %d segments; it must be at least 1", d->segments);
+    if (!nnti_finite(d->extra_work) || d->extra_work < 0)
+        return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "compile: extra_work %g; it must be finite and not negative", (double)d->extra_work);
     r = nnti_check_optimizer(net, &d->optimizer);
     if (r) return r;
     if (d->optimizer.kind != NNT_OPTIMIZER_NONE && !nnti_is_loss(&net->nodes[*target]))
@@ -8346,18 +11086,21 @@ static nnt_result nnti_check_compile(nnt_net *net, nnt_node loss, const nnt_comp
                               loss.id, nnti_node_kind_name(&net->nodes[*target]));
     return nnti_make_names(net);
 }
-/* The largest batch below d->batch whose plan fits, 0: none. Plans are small, and their size grows with the batch. */
-static int nnti_batch_that_fits(nnt_net *net, int target, const nnt_compile_desc *d, const nnti_open_device *on, size_t limit)
+/* The largest batch below `high` whose plan fits, 0: none. A plan's size grows with its batch. */
+static int nnti_batch_that_fits(nnt_net *net, int target, const nnt_compile_desc *d, const nnti_open_device *on, int high)
 {
-    int low = 0, high = d->batch;           /* low fits, high does not */
+    int low = 0;                            /* low fits, high does not */
     nnt_compile_desc trial = *d;
     nnti_error kept = net->error;
     while (high - low > 1) {
         nnti_plan plan;
         int fits;
         trial.batch = low + (high - low) / 2;
-        fits = nnti_make_plan(net, target, &trial, on, &plan) == NNT_OK && plan.memory.total <= limit;
-        nnti_plan_free(&net->a, &plan);
+        fits = nnti_make_plan(net, target, &trial, on, &plan, NULL) == NNT_OK;
+        if (fits) {
+            fits = plan.memory.total <= d->memory_limit;
+            nnti_plan_free(&net->a, &plan);
+        }
         if (fits) low = trial.batch;
         else high = trial.batch;
     }
@@ -8366,9 +11109,10 @@ static int nnti_batch_that_fits(nnt_net *net, int target, const nnt_compile_desc
 }
 static nnt_result nnti_plan_checked(nnt_net *net, int target, const nnt_compile_desc *d, const nnti_open_device *on, nnti_plan *plan)
 {
-    nnt_result r = nnti_make_plan(net, target, d, on, plan);
+    nnt_result r = nnti_make_plan(net, target, d, on, plan, NULL);
+    nnt_memory m;
     int i, k, fits;
-    size_t total;
+    char recomputing[96], fitting[64];
     if (r) return r;
     for (k = 0; k < 2 && on->backend->supports; k++) {
         const nnti_program *p = k ? &plan->predict : &plan->train;
@@ -8381,12 +11125,17 @@ static nnt_result nnti_plan_checked(nnt_net *net, int target, const nnt_compile_
             return NNT_ERR_UNSUPPORTED;
         }
     }
-    total = plan->memory.total;
-    if (!d->memory_limit || total <= d->memory_limit) return NNT_OK;
+    m = plan->memory;
+    if (!d->memory_limit || m.total <= d->memory_limit) return NNT_OK;
     nnti_plan_free(&net->a, plan);
-    fits = nnti_batch_that_fits(net, target, d, on, d->memory_limit);
-    if (fits) return nnti_set_error(&net->error, NNT_ERR_MEMORY, "compile: needs %B at batch %d; memory_limit is %B; batch %d fits", total, d->batch, d->memory_limit, fits);
-    return nnti_set_error(&net->error, NNT_ERR_MEMORY, "compile: needs %B at batch %d; memory_limit is %B; not even batch 1 fits", total, d->batch, d->memory_limit);
+    fits = nnti_batch_that_fits(net, target, d, on, d->batch);
+    recomputing[0] = 0;
+    if (m.recomputed_ops)
+        nnti_format(recomputing, sizeof recomputing, " and recomputing gets it to %B (+%g %% work)", m.total, floor(1000.0 * m.extra_work + 0.5) / 10.0);
+    if (fits) nnti_format(fitting, sizeof fitting, "batch %d fits", fits);
+    else nnti_format(fitting, sizeof fitting, "not even batch 1 fits");
+    return nnti_set_error(&net->error, NNT_ERR_MEMORY, "compile: needs %B at batch %d; memory_limit is %B%s; %s",
+                          m.recomputed_ops ? m.total_store_all : m.total, d->batch, d->memory_limit, recomputing, fitting);
 }
 
 NNT_API nnt_result nnt_plan(nnt_net *net, nnt_node loss, nnt_compile_desc desc, nnt_memory *out)
@@ -8407,6 +11156,54 @@ NNT_API nnt_result nnt_plan(nnt_net *net, nnt_node loss, nnt_compile_desc desc, 
     if (!r) nnti_plan_free(&net->a, &plan);
     if (net->open_count > opened) nnti_close_last(net);
     return r;
+}
+
+NNT_API int nnt_plan_curve(nnt_net *net, nnt_node loss, nnt_compile_desc desc, nnt_plan_point *out, int cap)
+{
+    nnti_open_device *on = NULL;
+    nnti_curve_point *points;
+    nnti_plan plan;
+    nnti_wish wish;
+    double work = 0;
+    int target = 0, opened, count = 0, kept, i;
+    if (!net) return 0;
+    desc.memory_limit = 0;
+    if (nnti_check_compile(net, loss, &desc, &target)) return 0;
+    if (!out || cap < 2) { nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "nnt_plan_curve: room for %d points; it needs at least 2", out ? cap : 0); return 0; }
+    if (desc.optimizer.kind == NNT_OPTIMIZER_NONE) { nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "nnt_plan_curve: without an optimizer there is nothing to choose"); return 0; }
+    opened = net->open_count;
+    if (nnti_open(net, "plan", desc.device, desc.threads, &on)) return 0;
+    points = (nnti_curve_point *)nnti_zalloc(&net->a, (size_t)cap, sizeof *points);
+    memset(&wish, 0, sizeof wish);
+    wish.curve = points;
+    wish.cap = cap;
+    wish.count = &count;
+    wish.step_work = &work;
+    if (!points) nnti_set_error(&net->error, NNT_ERR_MEMORY, "nnt_plan_curve: out of memory");
+    else if (nnti_make_plan(net, target, &desc, on, &plan, &wish)) count = 0;
+    for (i = 0, kept = 0; i < count; i++) {
+        if (i + 1 < count && (size_t)points[i + 1].peak <= wish.floor) continue;    /* prediction needs more than both */
+        out[kept].total = (size_t)points[i].peak > wish.floor ? (size_t)points[i].peak : wish.floor;
+        out[kept++].extra_work = work > 0 ? points[i].extra / work : 0;
+    }
+    nnti_free(&net->a, points, (size_t)cap * sizeof *points);
+    if (net->open_count > opened) nnti_close_last(net);
+    return kept;
+}
+
+NNT_API int nnt_max_batch(nnt_net *net, nnt_node loss, nnt_compile_desc desc)
+{
+    nnti_open_device *on = NULL;
+    int target = 0, opened, batch, top = 1 << 20;
+    if (!net) return 0;
+    desc.batch = 1;
+    if (nnti_check_compile(net, loss, &desc, &target)) return 0;
+    if (!desc.memory_limit) { nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "nnt_max_batch: memory_limit is 0; it asks what fits within one"); return 0; }
+    opened = net->open_count;
+    if (nnti_open(net, "plan", desc.device, desc.threads, &on)) return 0;
+    batch = nnti_batch_that_fits(net, target, &desc, on, top);
+    if (net->open_count > opened) nnti_close_last(net);
+    return batch;
 }
 
 /* Addresses for the operands of a program, once the memory is there. */

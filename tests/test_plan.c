@@ -85,6 +85,7 @@ static nnt_node random_graph(nnt_net *net, int layers, int kind, int relu_slope0
     x = nnt_linear(x, 5);
     return nnt_cross_entropy(x);
 }
+static char random_net_error[512];
 /* The graph in case 3 may be abandoned with an error; such seeds are passed over. */
 static nnt_net *random_net(uint64_t seed, const nnt_allocator *a, int layers, int kind, int slope0, int stochastic, nnt_compile_desc d)
 {
@@ -92,7 +93,11 @@ static nnt_net *random_net(uint64_t seed, const nnt_allocator *a, int layers, in
     nnt_node loss;
     test_state = seed * 77777 + 1;
     loss = random_graph(net, layers, kind, slope0, stochastic);
-    if (nnt_compile(net, loss, d)) { nnt_free(net); return NULL; }
+    if (nnt_compile(net, loss, d)) {
+        strncpy(random_net_error, nnt_error(net), sizeof random_net_error - 1);
+        nnt_free(net);
+        return NULL;
+    }
     return net;
 }
 static nnt_compile_desc usual(int batch)
@@ -353,6 +358,77 @@ static void gradients_of_random_graphs_equal_differences_of_the_loss(void)
     CHECK(nets > 90);
 }
 
+/* ---- recomputation */
+
+/* Three steps of the same net under another way of asking: every bit of weights, gradients, moments and statistics, and
+   the losses, as without recomputation; dead values are filled with NaN on the way. */
+static int check_same_bits(uint64_t seed, int layers, int kind, nnt_compile_desc d, const char *what)
+{
+    nnt_backend poisoning = nnti_cpu_backend;
+    nnt_net *a = random_net(seed, NULL, layers, kind, 0, 1, usual(5)), *b = random_net(seed, NULL, layers, kind, 0, 1, d);
+    int step, repeated = 0;
+    poisoning.run = poison_run;
+    CHECKF(a && b, "seed %d %s does not compile: %s", (int)seed, what, random_net_error);
+    if (a && b) {
+        poisoned_net = b;
+        b->on->backend = &poisoning;
+        repeated = b->plan.memory.recomputed_ops;
+        CHECKF(plan_faults(&b->plan.train, b->plan.train_values, b->plan.train_value_count, b->plan.memory.arena) == 0, "seed %d %s", (int)seed, what);
+        for (step = 0; step < 3; step++) {
+            nnt_batch batch = random_batch(step == 1 ? 3 : 5);
+            float la = 0, lb = 0;
+            nnt_result ra = nnt_step(a, &batch, &la), rb = nnt_step(b, &batch, &lb);
+            CHECKF(ra == rb && memcmp(&la, &lb, sizeof la) == 0, "seed %d %s step %d: %g and %g", (int)seed, what, step, (double)la, (double)lb);
+            CHECKF(a->plan.memory.fixed == b->plan.memory.fixed && memcmp(a->memory, b->memory, a->plan.memory.fixed) == 0, "seed %d %s step %d: weights", (int)seed, what, step);
+        }
+    }
+    nnt_free(a);
+    nnt_free(b);
+    return repeated;
+}
+static void recomputation_changes_no_bit(void)
+{
+    int seed, nets = 0, plans = 0, again = 0;
+    for (seed = 0; seed < 150; seed++) {
+        nnt_plan_point curve[6];
+        nnt_compile_desc d = usual(5);
+        int layers = 4 + seed % 24, kind = seed % 2 ? SHARP : SMOOTH, count, i;
+        nnt_net *net = nnt_new(NULL);
+        nnt_node loss;
+        test_state = (uint64_t)seed * 77777 + 1;
+        loss = random_graph(net, layers, kind, 0, 1);
+        if (nnt_error_code(net)) { nnt_free(net); continue; }
+        d.threads = 1 + seed % 3;           /* each thread has its scratch, which counts */
+        count = nnt_plan_curve(net, loss, d, curve, 6);
+        CHECKF(count >= 1, "seed %d: %s", seed, nnt_error(net));
+        nnt_free(net);
+        nets++;
+        for (i = 0; i < count; i++) {
+            d = usual(5);
+            d.memory_limit = curve[i].total + curve[i].total / 50;     /* packing may leave gaps */
+            d.threads = 1 + seed % 3;
+            again += check_same_bits((uint64_t)seed, layers, kind, d, "by limit");
+            plans++;
+        }
+        d = usual(5);
+        d.recompute = NNT_RECOMPUTE_LEAST_MEMORY;
+        again += check_same_bits((uint64_t)seed, layers, kind, d, "least memory");
+        for (i = 1; i < 4; i++) {
+            d = usual(5);
+            d.recompute = NNT_RECOMPUTE_SEGMENTS;
+            d.segments = i;
+            again += check_same_bits((uint64_t)seed, layers, kind, d, "segments");
+            plans++;
+        }
+        d = usual(5);
+        d.extra_work = 0.15f;
+        again += check_same_bits((uint64_t)seed, layers, kind, d, "by work");
+        if (test_case_failed > 20) break;
+    }
+    printf("recomputation: %d nets, %d plans, %d ops done again\n", nets, plans, again);
+    CHECK(nets > 80 && again > 1000);
+}
+
 /* ---- memory */
 
 static void compile_takes_what_the_plan_said_and_steps_take_nothing(void)
@@ -485,6 +561,7 @@ int main(int argc, char **argv)
     TEST(dead_values_are_never_read);
     TEST(fused_and_masked_relu_equals_the_plain_function);
     TEST(gradients_of_random_graphs_equal_differences_of_the_loss);
+    TEST(recomputation_changes_no_bit);
     TEST(compile_takes_what_the_plan_said_and_steps_take_nothing);
     TEST(planning_alone_takes_no_memory_of_the_device);
     TEST(memory_limit_is_kept_or_refused_with_the_batch_that_fits);
