@@ -100,8 +100,8 @@ finish() {
 
 fail() {        # title, file with the output
     count 0 1 0
-    printf '%s: FAILED\n' "$1"
-    tail -n 60 "$2"
+    printf '%s: FAILED; all of its output: %s\n' "$1" "$2"
+    awk '{ line[NR] = $0 } END { for (i = 1; i <= NR; i++) if (i <= 30 || i > NR - 20) print line[i]; else if (i == 31) print "..." }' "$2"
 }
 skip() { count 0 0 1; printf '%-44s skipped: %s\n' "$1" "$2"; }
 

@@ -1,5 +1,162 @@
 /* nntrain.h - v0.1.0 - trains convolutional networks on the CPU - license at the end
-doc
+
+   A library in one file for programs in C99 or C++11 and later: describe a net, compile it, train it, save it.
+
+   In exactly one C or C++ file, before the include:
+       #define NNTRAIN_IMPLEMENTATION
+       #include "nntrain.h"
+   In all others only the include. Link with -lm -pthread (elsewhere: what the system calls mathematics and threads).
+   Compile with optimisation, -O2 will do; no flag for the processor is needed, instruction sets are chosen at run time.
+   For .gz data include stb_image.h (github.com/nothings/stb) above the implementation.
+
+   A complete program: trains on MNIST's pictures and saves the weights
+
+       #define NNTRAIN_IMPLEMENTATION
+       #include "nntrain.h"
+       int main(void)
+       {
+           nnt_net *net = nnt_new(NULL);
+           nnt_dataset *data = nnt_dataset_idx("train-images-idx3-ubyte", "train-labels-idx1-ubyte", NULL);
+           nnt_loader_desc order = {0};
+           nnt_compile_desc build = {0};
+           nnt_fit_desc fit = {0};
+           nnt_node x = nnt_input(net, 1, 28, 28);
+           x = nnt_maxpool(nnt_relu(nnt_conv2d(x, 32, 3, 1, 1)), 2, 2, 0);
+           x = nnt_linear(nnt_relu(nnt_linear(x, 128)), 10);
+           order.batch = build.batch = 64; order.shuffle = 1;
+           build.optimizer = nnt_adam(1e-3f);
+           fit.epochs = 5; fit.callback = nnt_progress;
+           nnt_loader *loader = nnt_loader_new(data, order, NULL);
+           if (nnt_compile(net, nnt_cross_entropy(x), build) || nnt_fit(net, loader, fit) || nnt_save(net, "mnist.st"))
+               fprintf(stderr, "%s\n", nnt_error(net));
+           nnt_free(net); nnt_loader_free(loader); nnt_dataset_free(data);
+       }
+
+   WHAT IT DOES NOT DO
+     - run on a GPU: the interface for devices is here (DEVICES), a backend for one is not yet
+     - read folders of pictures, augment pictures, stop in the middle of a run and go on later
+     - several inputs or several losses in one net; recurrent nets, attention, transposed convolution
+     - numbers other than 32-bit floats; saved weights in f16, bf16 and f64 are converted when loaded
+     - replace PyTorch for research: it is for training inside a program of one's own
+
+   SECTIONS of the implementation, bottom-up; search for the name with its >>
+     >>platform     system headers, compilers, time                 >>file         reading, writing beside and renaming
+     >>alloc        memory, sizes without overflow                  >>safetensors  the format of saved weights
+     >>error        sentences                                       >>cpu          the CPU backend
+     >>threads      locks, the pool of threads                      >>null         the backend that only counts
+     >>random       counter-based random numbers                    >>devices      the table of backends
+     >>vectors      what vector types lack                          >>net          compile, parameters by name
+     >>random-fill  arrays of random numbers                        >>tensor       shaped arrays on a device
+     >>elementwise  activations, dropout, noise, sums, the update   >>input        whole files, gzip
+     >>optimizer    constructors, learning rates                    >>data         datasets, IDX
+     >>gemm         matrix products                                 >>loader       batches, made ahead by threads
+     >>conv         convolution                                     >>run          step, update, predict
+     >>linear       fully connected layers                          >>fit          evaluate, whole runs, progress
+     >>pool         max, average, adaptive pooling
+     >>norm         batch normalisation
+     >>loss         softmax, cross-entropy, squared error
+     >>fused        convolution or batch norm with pooling
+     >>graph        builders: shapes checked, inferred
+     >>schedule     what to keep and what to make again
+     >>plan         resolved ops, lifetimes, offsets
+     >>stages       the training program for >>schedule
+
+   CONFIGURATION: macros to define before the include, the same in all files of a program
+     NNTRAIN_IMPLEMENTATION   not defined   in one file: the functions themselves, not only their declarations
+     NNT_STATIC               not defined   functions are static: several copies in one program don't collide
+     NNT_API                  extern        what stands before each function (in C++ extern "C"), for dllexport and such
+     NNT_NO_SIMD              not defined   plain C kernels only
+     NNT_NO_THREADS           not defined   one thread, and loaders read in the caller's thread
+     NNT_NO_STDIO             not defined   no files: no nnt_save, nnt_load, nnt_progress; nnt_dataset_idx fails
+
+   GLOSSARY
+     net         a graph of layers; after compile also weights, plan, optimizer state. Holds the last error
+     node        a value in the graph: what a layer gives. Two words, passed by value
+     shape       channels x height x width of one sample; the batch is never part of it
+     batch       samples that are worked on together; the compiled one is the most a step takes
+     step        forward, backward and update for one batch
+     op          a resolved piece of work: kind, sizes, pointers. A step is a list of them, run from first to last
+     plan        which value lives at which place of the arena during a step
+     arena       the one piece of memory that a net takes on its device
+     keep        a value that backward needs is kept from forward until then,
+     checkpoint  or made again from an earlier one that was kept (gradient checkpointing, recomputation)
+     loader      makes batches of a dataset, in threads of its own
+
+   STEP BY STEP, in the order of calls
+     1. nnt_new gives an empty net. NULL (no memory) may be passed on to everything: the first function that returns a
+        result says NNT_ERR_MEMORY or NNT_ERR_ARGUMENT.
+     2. nnt_input, then layers: nnt_conv2d, nnt_linear, nnt_flatten, nnt_reshape; nnt_relu, nnt_leaky_relu,
+        nnt_sigmoid, nnt_tanh, nnt_gelu, nnt_softmax; nnt_maxpool, nnt_avgpool, nnt_adaptive_avgpool,
+        nnt_global_avgpool; nnt_batchnorm, nnt_dropout, nnt_noise; nnt_add, nnt_concat, nnt_concat_n. What these can't
+        say goes into a desc, zeroed but for what differs: nnt_conv2d_ex, nnt_linear_ex, nnt_maxpool_ex, nnt_avgpool_ex,
+        nnt_noise_ex, and nnt_batchnorm_ex, whose desc begins as nnt_batchnorm_defaults (there zero means zero).
+        nnt_name names a layer, nnt_shape tells what has been inferred.
+     3. A loss ends the graph: nnt_cross_entropy, nnt_cross_entropy_ex, nnt_mse.
+     4. nnt_sgd, nnt_adam or nnt_adamw fill an optimizer, whose fields may be changed. nnt_learning_rate tells what its
+        schedule gives at a step.
+     5. nnt_plan tells what training will take, nnt_plan_curve what it could take instead for some work done twice,
+        nnt_max_batch which batch fits a limit; nnt_compile takes the memory and draws the weights. nnt_summary writes a table.
+        nnt_load starts from a saved net instead.
+     6. Data: nnt_dataset_arrays, nnt_dataset_idx or nnt_dataset_reader; nnt_dataset_count, nnt_dataset_classes and
+        nnt_dataset_shape describe it. nnt_loader_new makes batches of it.
+     7. nnt_fit trains for some epochs, tells a callback (nnt_progress is one) and keeps nnt_history. Or a loop of one's
+        own: nnt_loader_next, nnt_step; at the end nnt_update when gradients of several batches are accumulated.
+        nnt_loader_batches, nnt_loader_epoch, nnt_loader_wait_seconds, nnt_loader_dataset tell where a loader is,
+        nnt_loader_rewind puts it elsewhere. nnt_steps and nnt_last_loss tell what the net has done,
+        nnt_set_learning_rate changes its pace, nnt_backward only makes gradients.
+     8. nnt_evaluate gives loss, accuracy and confusion matrix; nnt_predict gives the net's answers.
+     9. nnt_param_count, nnt_param_name, nnt_param and nnt_grad reach weights and gradients as tensors. nnt_tensor_new,
+        nnt_tensor_from make some of one's own; nnt_tensor_rank, nnt_tensor_size, nnt_tensor_data, nnt_tensor_read
+        look at them, nnt_tensor_fill, nnt_tensor_randn, nnt_tensor_uniform, nnt_tensor_write, nnt_tensor_copy fill
+        them, nnt_tensor_add, nnt_tensor_scale, nnt_tensor_add_noise compute; nnt_tensor_free, or nnt_free.
+    10. nnt_save; then nnt_free, nnt_loader_free, nnt_dataset_free, in this order or with the net last.
+
+   ERRORS
+     Functions return a code (nnt_result_name gives its name) and keep a sentence: nnt_error for nets,
+     nnt_dataset_error and nnt_loader_error for theirs (their codes: nnt_dataset_error_code, nnt_loader_error_code).
+     Nothing is printed, nothing aborts. Builders don't fail one by one: the first mistake stays with the net, later
+     layers pass it through, nnt_compile returns it; nnt_error_code asks earlier. Datasets and loaders that could not be
+     made carry their error to whoever uses them. NNT_ERR_NOT_FINITE: the loss left the range of numbers; the weights
+     are those of before that step.
+
+   SHAPES
+     Data at the border is NCHW, weights are OIHW and [out][in], as PyTorch's. Vectors are n x 1 x 1. nnt_linear
+     flattens its input. Results of nnt_predict have the shape of the loss's input (or of the node that was compiled).
+
+   MEMORY
+     nnt_compile takes everything that training needs from the device in one piece, and nnt_plan tells its size to the
+     byte beforehand. A step takes nothing and gives nothing back. Values that are not needed at the same time share
+     memory; dropout and noise keep no mask, since backward draws the same numbers again. With memory_limit, values that
+     backward needs are not kept but made again from others, as few as it takes to stay within the limit
+     (NNT_RECOMPUTE_... asks for other choices); losses and weights keep every bit. nnt_memory tells the price. A loader holds prefetch + 1
+     batches. All memory comes from the allocator given to nnt_new, nnt_dataset_... and nnt_loader_new; NULL means
+     malloc, and huge pages are asked for where the system has them.
+
+   THREADS
+     A net is used by one thread at a time; different nets may run in different threads. It computes on
+     nnt_compile_desc.threads threads, the caller's included, which sleep when there is nothing to do. A loader has
+     threads of its own (workers), which call read_fn. Callbacks are called in the thread that called nnt_fit.
+     nnt_backend_register comes before the first compile.
+
+   DETERMINISM
+     The same seed gives the same bits, whatever the number of threads and workers: work is split by shapes, sums have
+     one order, and every random number belongs to (seed, step, layer, sample, element), every shuffle to (seed, epoch).
+     Another instruction set or compiler may round differently: bits are the same on the same program and processor.
+     The random numbers themselves are the same everywhere.
+
+   DEVICES
+     "cpu" computes; "null" counts ops and bytes and computes nothing, for tests and planning. A device is a struct of
+     functions (nnt_backend) that is given resolved ops; see there. What a device can't do is an error at compile.
+
+   FILES
+     Weights are safetensors, f32, under "layer.weight", "layer.bias", "layer.running_mean", "layer.running_var": name
+     layers as in PyTorch and files can be exchanged. Saving writes a file beside (NAME.tmp-0), flushes and renames it,
+     so that there is a whole file at any moment. Loading checks everything before the first weight is changed.
+
+   LIMITS
+     Sizes of a shape are ints; products of sizes are checked up to 2^62 and against size_t. A net has one input, one
+     loss and at most 65,534 layers. 256 threads, 8 backends, tensors of 1 to 4 sizes, error sentences of 511 bytes.
+     stb_image unpacks .gz files of less than 2 GiB.
 */
 #ifndef NNTRAIN_H
 #define NNTRAIN_H
@@ -192,7 +349,8 @@ typedef struct nnt_cross_entropy_desc {
     const float *class_weights;     /* one a class, at least 0, copied; NULL: all 1. The mean is then a weighted one */
     int   class_weight_count;       /* has to be the number of classes when class_weights is given */
     int   use_ignore_index;         /* samples with this label count for nothing; */
-    int   ignore_index;             /*   a batch of only such samples has loss 0 and gradient 0 (PyTorch: NaN) */
+    int   ignore_index;             /*   a batch of only such samples has loss 0 and gradient 0 (PyTorch: NaN). Data sets
+                                         accept only labels from 0 on, batches of one's own also -100 */
 } nnt_cross_entropy_desc;
 NNT_API nnt_node nnt_cross_entropy(nnt_node logits);           /* logits: classes x 1 x 1; targets are labels */
 NNT_API nnt_node nnt_cross_entropy_ex(nnt_node logits, nnt_cross_entropy_desc d);
@@ -264,7 +422,7 @@ typedef struct nnt_memory {
     size_t params;                  /* weights and running statistics */
     size_t grads, optimizer;        /* gradients; momentum or Adam's two moments */
     size_t fixed;                   /* params + grads + optimizer: does not depend on the batch */
-    size_t activations, gradients, workspace;   /* at the step where the sum is largest */
+    size_t activations, gradients, workspace;   /* at the op where the sum is largest */
     size_t peak;                    /* largest sum of bytes alive at one time, fixed part left out */
     size_t arena;                   /* what packing them takes: peak or a little more */
     size_t total;                   /* fixed + arena */
@@ -311,8 +469,8 @@ NNT_API size_t nnt_summary(const nnt_net *net, char *text, size_t cap);
    is passed through too.
    ============================================================================ */
 
-/* One sample for the loader: x has channels*height*width floats to fill, label and target are optional. Called from
-   several threads at once. Return NNT_OK, or a code after writing a sentence of at most cap bytes to why. */
+/* One sample for the loader: fills channels*height*width floats of x; *label, which is never NULL, when the reader has
+   classes; target unless target_size is 0 (then it is NULL). Called from several threads at once. Return NNT_OK, or a code after writing a sentence of at most cap bytes to why. */
 typedef nnt_result (*nnt_read_fn)(void *user, int64_t index, float *x, int32_t *label, float *target,
                                   char *why, size_t cap);
 
@@ -339,8 +497,8 @@ typedef struct nnt_arrays_desc {
 NNT_API nnt_dataset *nnt_dataset_arrays(nnt_arrays_desc d, const nnt_allocator *a);    /* arrays are not copied */
 NNT_API nnt_dataset *nnt_dataset_reader(nnt_reader_desc d, const nnt_allocator *a);
 /* IDX files as MNIST and Fashion-MNIST come: images of unsigned bytes (n, h, w) or (n, c, h, w), labels of unsigned
-   bytes (n). A name that ends in .gz is inflated by stb_image, which has to be included before the implementation.
-   Values reach the net as value / 255. labels NULL: none. */
+   bytes (n). A file compressed with gzip, told by its content, is unpacked by stb_image, which has to be included before
+   the implementation. Values reach the net as value / 255; classes: the largest label + 1. labels NULL: none. */
 NNT_API nnt_dataset *nnt_dataset_idx(const char *images, const char *labels, const nnt_allocator *a);
 NNT_API void         nnt_dataset_free(nnt_dataset *d);                 /* after its loaders. NULL is fine */
 NNT_API const char  *nnt_dataset_error(const nnt_dataset *d);
@@ -504,6 +662,9 @@ enum {
     NNT_OP_CONV,                /* X W [B] -> Y               flag RELU: y = max(y, 0) */
     NNT_OP_CONV_DATA,           /* GY W [MASK] -> GX          flag ACCUMULATE: gx += */
     NNT_OP_CONV_WEIGHT,         /* X GY -> GW [GB]            adds when run->accumulate */
+    NNT_OP_CONV_POOL,           /* X W [B] -> Y [AUX]         convolution [relu] and max pooling of it; mid_h, mid_w, pool_...: between */
+    NNT_OP_CONV_POOL_DATA,      /* GY AUX W [MASK] -> GX      flags as CONV_DATA */
+    NNT_OP_CONV_POOL_WEIGHT,    /* X GY AUX -> GW [GB]        adds when run->accumulate */
     NNT_OP_LINEAR,              /* X W [B] -> Y               y[n][o] = sum_i x[n][i] w[o][i] + b[o]; flag RELU */
     NNT_OP_LINEAR_DATA,         /* GY W [MASK] -> GX          flag ACCUMULATE */
     NNT_OP_LINEAR_WEIGHT,       /* X GY -> GW [GB]            adds when run->accumulate */
@@ -515,7 +676,8 @@ enum {
     NNT_OP_AVGPOOL_GRAD,        /* GY [MASK] -> GX            flag ACCUMULATE */
     NNT_OP_ADAPTIVE,            /* X -> Y                     adaptive average pooling */
     NNT_OP_ADAPTIVE_GRAD,       /* GY [MASK] -> GX            flag ACCUMULATE */
-    NNT_OP_DROPOUT,             /* X -> Y                     f[0] = p; backward is the same op on gradients; X may be Y */
+    NNT_OP_DROPOUT,             /* X -> Y                     f[0] = p; backward is the same op on gradients; X may be Y.
+                                   variant 1: backward needs neither (the mask of a relu before it is taken from Y) */
     NNT_OP_NOISE,               /* X -> Y                     variant NNT_NOISE_..., f: amount, low, high, clamp; X may be Y */
     NNT_OP_NOISE_GRAD,          /* GY X -> GX                 0 where salt or pepper or the clamp took over; GX may be GY */
     NNT_OP_BN_STATS,            /* X -> STATS                 mean[c], 1/sqrt(var+eps)[c], unbiased var[c]. f: eps */
@@ -523,6 +685,8 @@ enum {
     NNT_OP_BN_APPLY,            /* X STATS [W B] -> Y         flag RELU; X may be Y */
     NNT_OP_BN_EVAL,             /* X RUNNING [W B] -> Y       RUNNING: mean[c], var[c]; flag RELU; X may be Y */
     NNT_OP_BN_GRAD,             /* X GY STATS [W] [MASK] -> GX [GW GB]  GX may be GY or X; flag ACCUMULATE: gx +=; adds to GW, GB when run->accumulate */
+    NNT_OP_BN_POOL,             /* X STATS [W B] -> Y [AUX]   batch norm [relu] and max pooling; RUNNING in place of STATS as BN_EVAL */
+    NNT_OP_BN_POOL_GRAD,        /* X GY AUX STATS [W] -> GX [GW GB]  GX may be X; adds to GW, GB when run->accumulate */
     NNT_OP_ADD,                 /* X X2 -> Y                  flag RELU; X or X2 may be Y */
     NNT_OP_CONCAT,              /* X -> Y                     channels [channel_offset, +in_c) of y = x */
     NNT_OP_CONCAT_GRAD,         /* GY [MASK] -> GX            gx = channels [channel_offset, +in_c) of gy; flag ACCUMULATE */
@@ -539,7 +703,7 @@ enum {
     NNT_OPF_RELU = 1,           /* the result is passed through max(y, 0) */
     NNT_OPF_ACCUMULATE = 2,     /* GX += instead of = */
     NNT_OPF_MASK = 4,           /* finally GX = MASK > 0 ? GX : 0, that is backward of a relu whose output is MASK */
-    NNT_OPF_FLAT = 8            /* reserved */
+    NNT_OPF_OVER = 8            /* with MASK: GX may be MASK itself. Asks for workspace */
 };
 /* Roles: which operand a pointer is. */
 enum {
@@ -555,6 +719,8 @@ typedef struct nnt_op {
     int   kind, flags, variant;
     int   in_c, in_h, in_w, out_c, out_h, out_w;
     int   kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, groups;
+    int   mid_h, mid_w;             /* ..._POOL: sizes between the two; of out_c channels */
+    int   pool_kernel_h, pool_kernel_w, pool_stride_h, pool_stride_w, pool_pad_h, pool_pad_w;
     int   channel_offset;           /* CONCAT */
     int   ignore_label, use_ignore; /* CROSS_ENTROPY */
     uint32_t stream;                /* of random numbers: differs for each layer that uses them */
@@ -661,6 +827,9 @@ NNT_API nnt_result nnt_backend_register(const nnt_backend *b);
 #if defined(__GNUC__) || defined(__clang__)
 #  pragma GCC diagnostic push
 #  pragma GCC diagnostic ignored "-Wunused-function"
+#  if defined(__GNUC__) && !defined(__clang__)      /* gcc 12's own _mm512 functions: a false alarm, and -O0's macros */
+#    pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#  endif
 #endif
 
 #if defined(__GNUC__) || defined(__clang__)
@@ -740,6 +909,7 @@ static int     nnti_min(int a, int b) { return a < b ? a : b; }
 static int     nnti_max(int a, int b) { return a > b ? a : b; }
 static int64_t nnti_min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t nnti_max64(int64_t a, int64_t b) { return a > b ? a : b; }
+static size_t  nnti_min_size(size_t a, size_t b) { return a < b ? a : b; }
 static int64_t nnti_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /* ============================================================================
@@ -1626,13 +1796,12 @@ NNTI_AVX512 NNTI_INLINE nnti_u16 nnti_count_avx512(void)
     nnti_u16 lanes = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
     return lanes;
 }
-/* The masked forms, with all lanes: gcc 12 warns of uninitialised values inside of the plain ones. */
 NNTI_AVX512 NNTI_INLINE void nnti_mul_avx512(nnti_u16 a, uint32_t m, nnti_u16 *high, nnti_u16 *low)
 {
-    __m512i factor = _mm512_set1_epi32((int)m), even = _mm512_maskz_mul_epu32(0xff, (__m512i)a, factor);
-    __m512i odd = _mm512_maskz_mul_epu32(0xff, _mm512_maskz_srli_epi64(0xff, (__m512i)a, 32), factor);
-    *low = (nnti_u16)_mm512_mask_blend_epi32(0xaaaa, even, _mm512_maskz_slli_epi64(0xff, odd, 32));
-    *high = (nnti_u16)_mm512_mask_blend_epi32(0xaaaa, _mm512_maskz_srli_epi64(0xff, even, 32), odd);
+    __m512i factor = _mm512_set1_epi32((int)m), even = _mm512_mul_epu32((__m512i)a, factor);
+    __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64((__m512i)a, 32), factor);
+    *low = (nnti_u16)_mm512_mask_blend_epi32(0xaaaa, even, _mm512_slli_epi64(odd, 32));
+    *high = (nnti_u16)_mm512_mask_blend_epi32(0xaaaa, _mm512_srli_epi64(even, 32), odd);
 }
 NNTI_AVX512 NNTI_INLINE void nnti_interleave_avx512(uint32_t *to, const nnti_u16 *c)
 {
@@ -2602,14 +2771,15 @@ NNT_API float nnt_learning_rate(const nnt_optimizer *o, int64_t step)
 
 /* C[m][n] = sum_k A[m][k] B[k][n], then + bias, + C, relu, mask. A lies packed in tiles of a few rows, [k][row]; B is
    packed a panel of some columns at a time, [k][column]. A tile function multiplies one by the other with all sums in
-   registers. The sum over k is cut in blocks whose length depends on k alone, each block is summed by itself and the
+   registers. It finds the k-th row and column by tables of offsets, so that either operand may be something that was
+   never packed, as long as it has its rows or columns side by side. The sum over k is cut in blocks whose length depends on k alone, each block is summed by itself and the
    blocks are added in order: an element's value depends neither on the number of threads nor on how C is cut up. */
 
 enum {
     NNTI_PANEL_MAX = 32,            /* columns of a panel at most */
     NNTI_TILE_MAX = 14,             /* rows of a tile at most */
     NNTI_GROUP_MAX = 8,             /* panels that are packed together at most */
-    NNTI_GEMM_KC = 384,             /* length of a block of k: with it a panel fits in the first-level cache */
+    NNTI_GEMM_KC = 320,             /* length of a block of k: with it a panel fits in the first-level cache */
     NNTI_GEMM_ROWS = 512            /* rows of C that one chunk of work has at most */
 };
 
@@ -2623,14 +2793,14 @@ typedef struct nnti_lines {
 typedef struct nnti_operand {
     const float *x;
     nnti_lines lines;
-    const int32_t *table;           /* offset of k; NULL: k * step */
+    const int32_t *table;           /* the offset of k is k * step + table[k]; table may be NULL */
     ptrdiff_t step;
 } nnti_operand;
 
 /* Neighbouring lines whose offsets grow by a constant stride. */
 typedef struct nnti_lane_run { int first, length; ptrdiff_t offset; } nnti_lane_run;
 
-/* to[k * pitch + i] = x[offset of k + offset of line i] for k < count, i < width; 0 where no run covers i. */
+/* to[k * pitch + i] = x[k * step + table[k] + offset of line i] for k < count, i < width; 0 where no run covers i. */
 typedef struct nnti_pack_job {
     float *to;
     ptrdiff_t pitch;
@@ -2649,16 +2819,25 @@ typedef struct nnti_tile_end {
     int add, relu;
 } nnti_tile_end;
 
-/* c[r * ldc + j] = the end of sum_k a[k * rows + r] * b[k * columns + j]. */
-typedef void (*nnti_tile_fn)(int k, const float *a, const float *b, float *c, ptrdiff_t ldc, const nnti_tile_end *end);
+/* c[r * ldc + j] = the end of sum_k a[ta[k] + r] * b[tb[k] + j]. */
+typedef void (*nnti_tile_fn)(int k, const float *a, const int32_t *ta, const float *b, const int32_t *tb, float *c, ptrdiff_t ldc,
+                             const nnti_tile_end *end);
 
 /* An instruction set's functions. A panel has up to `vecs` vectors of `lanes` columns. */
 typedef struct nnti_gemm_isa {
-    int lanes, vecs, rows;
+    int lanes, vecs, rows, dot_columns;
     const nnti_tile_fn *tiles;      /* [vecs - 1][rows - 1] */
     void  (*pack_rows)(const nnti_pack_job *p);
     /* to[k * pitch + i] = x[i * ld + k] for k < count, i < lines; 0 for lines <= i < width */
     void  (*pack_transposed)(float *to, ptrdiff_t pitch, int width, const float *x, ptrdiff_t ld, int lines, int count);
+    /* The same for a product that lies transposed: c[f * ldc + i] = the end of x[i * pitch + f], i < count, f < rows */
+    void  (*turn)(const float *x, ptrdiff_t pitch, int64_t count, int rows, float *c, ptrdiff_t ldc, const nnti_tile_end *end);
+    /* sums[r * pitch + j * lanes + l] += sum over p = l, l + lanes, .. < count of a[r * lda + p] * b[j * ldb + p] for r < rows,
+       which is 1 or 2, and j < columns, at most dot_columns. b is 0 from count up to whole vectors. */
+    void  (*dots)(const float *a, ptrdiff_t lda, int rows, const float *b, ptrdiff_t ldb, int columns, int count, float *sums, ptrdiff_t pitch);
+    /* c[i * ldc + j] = the end of sum_k w[k] * x[table[k] + i * step + j] for i < rows, j < columns; all of row_bias[0] */
+    void  (*plane)(const float *x, ptrdiff_t step, const int32_t *table, const float *w, int k, int rows, int columns,
+                   float *c, ptrdiff_t ldc, const nnti_tile_end *end);
     float (*sum)(const float *x, int64_t count);
 } nnti_gemm_isa;
 
@@ -2692,18 +2871,13 @@ static int nnti_line_runs(const nnti_lines *l, int64_t first, int count, nnti_la
     }
     return runs;
 }
-NNTI_INLINE const float *nnti_pack_from(const nnti_pack_job *p, int k)
-{
-    return p->x + (p->table ? (ptrdiff_t)p->table[k] : k * p->step);
-}
-
 /* Plain C: what the others have to equal. */
 
 static void nnti_pack_rows_c(const nnti_pack_job *p)
 {
     int k, i, r;
     for (k = 0; k < p->count; k++) {
-        const float *x = nnti_pack_from(p, k);
+        const float *x = p->x + k * p->step + (p->table ? p->table[k] : 0);
         float *to = p->to + k * p->pitch;
         for (i = 0; i < p->width; i++) to[i] = 0.0f;
         for (r = 0; r < p->runs; r++)
@@ -2716,6 +2890,51 @@ static void nnti_pack_transposed_c(float *to, ptrdiff_t pitch, int width, const 
     for (k = 0; k < count; k++)
         for (i = 0; i < width; i++) to[k * pitch + i] = i < lines ? x[i * ld + k] : 0.0f;
 }
+/* The end of one value; c and mask are its own. */
+NNTI_INLINE float nnti_end_value(const nnti_tile_end *end, float bias, const float *c, const float *mask, float s)
+{
+    s += bias;
+    if (end->add) s += *c;
+    if (end->relu) s = s < 0.0f ? 0.0f : s;
+    if (mask) s = *mask > 0.0f ? s : 0.0f;
+    return s;
+}
+static void nnti_turn_c(const float *x, ptrdiff_t pitch, int64_t count, int rows, float *c, ptrdiff_t ldc, const nnti_tile_end *end)
+{
+    int64_t i;
+    int f;
+    for (f = 0; f < rows; f++)
+        for (i = 0; i < count; i++) {
+            const ptrdiff_t at = f * ldc + (ptrdiff_t)i;
+            c[at] = nnti_end_value(end, end->row_bias ? end->row_bias[f] : 0.0f, c + at, end->mask ? end->mask + at : NULL, x[(ptrdiff_t)i * pitch + f]);
+        }
+}
+enum { NNTI_LANES_C = 4 };
+static void nnti_dots_c(const float *a, ptrdiff_t lda, int rows, const float *b, ptrdiff_t ldb, int columns, int count, float *sums, ptrdiff_t pitch)
+{
+    int r, j, p, l;
+    for (r = 0; r < rows; r++)
+        for (j = 0; j < columns; j++) {
+            const float *x = a + r * lda, *y = b + j * ldb;
+            float s[NNTI_LANES_C] = { 0.0f, 0.0f, 0.0f, 0.0f };
+            for (p = 0; p < count - (NNTI_LANES_C - 1); p += NNTI_LANES_C)
+                for (l = 0; l < NNTI_LANES_C; l++) s[l] += x[p + l] * y[p + l];
+            for (l = 0; p < count; p++, l++) s[l] += x[p] * y[p];
+            for (l = 0; l < NNTI_LANES_C; l++) sums[r * pitch + j * NNTI_LANES_C + l] += s[l];
+        }
+}
+static void nnti_plane_c(const float *x, ptrdiff_t step, const int32_t *table, const float *w, int k, int rows, int columns,
+                         float *c, ptrdiff_t ldc, const nnti_tile_end *end)
+{
+    int i, j, q;
+    for (i = 0; i < rows; i++)
+        for (j = 0; j < columns; j++) {
+            const ptrdiff_t at = i * ldc + j;
+            float s = 0.0f;
+            for (q = 0; q < k; q++) s += w[q] * x[table[q] + i * step + j];
+            c[at] = nnti_end_value(end, end->row_bias ? end->row_bias[0] : 0.0f, c + at, end->mask ? end->mask + at : NULL, s);
+        }
+}
 static float nnti_row_sum_c(const float *x, int64_t count)
 {
     float s0 = 0.0f, s1 = 0.0f, s2 = 0.0f, s3 = 0.0f;
@@ -2724,30 +2943,26 @@ static float nnti_row_sum_c(const float *x, int64_t count)
     for (; i < count; i++) s0 += x[i];
     return (s0 + s1) + (s2 + s3);
 }
-NNTI_INLINE void nnti_tile_c(const int rows, const int columns, int k, const float *a, const float *b, float *c,
-                             ptrdiff_t ldc, const nnti_tile_end *end)
+NNTI_INLINE void nnti_tile_c(const int rows, const int columns, int k, const float *a, const int32_t *ta,
+                             const float *b, const int32_t *tb, float *c, ptrdiff_t ldc, const nnti_tile_end *end)
 {
     float s[4][8];
     int r, j;
     for (r = 0; r < rows; r++) for (j = 0; j < columns; j++) s[r][j] = 0.0f;
-    for (; k > 0; k--, a += rows, b += columns)
-        for (r = 0; r < rows; r++) for (j = 0; j < columns; j++) s[r][j] += a[r] * b[j];
+    for (; k > 0; k--, ta++, tb++)
+        for (r = 0; r < rows; r++) for (j = 0; j < columns; j++) s[r][j] += a[*ta + r] * b[*tb + j];
     for (r = 0; r < rows; r++)
         for (j = 0; j < columns; j++) {
-            float t = s[r][j];
-            if (end->row_bias) t += end->row_bias[r];
-            if (end->col_bias) t += end->col_bias[j];
-            if (end->add) t += c[r * ldc + j];
-            if (end->relu) t = t < 0.0f ? 0.0f : t;
-            if (end->mask) t = end->mask[r * ldc + j] > 0.0f ? t : 0.0f;
-            c[r * ldc + j] = t;
+            const float bias = (end->row_bias ? end->row_bias[r] : 0.0f) + (end->col_bias ? end->col_bias[j] : 0.0f);
+            float *at = c + r * ldc + j;
+            *at = nnti_end_value(end, bias, at, end->mask ? end->mask + r * ldc + j : NULL, s[r][j]);
         }
 }
 #define NNTI_TILE(rows, vecs, isa, attribute, width) \
-    attribute static void nnti_tile_##isa##_##rows##_##vecs(int k, const float *a, const float *b, float *c, \
-                                                            ptrdiff_t ldc, const nnti_tile_end *end) \
+    attribute static void nnti_tile_##isa##_##rows##_##vecs(int k, const float *a, const int32_t *ta, const float *b, \
+                                                            const int32_t *tb, float *c, ptrdiff_t ldc, const nnti_tile_end *end) \
     { \
-        nnti_tile_##isa(rows, width, k, a, b, c, ldc, end); \
+        nnti_tile_##isa(rows, width, k, a, ta, b, tb, c, ldc, end); \
     }
 #define NNTI_NO_ATTRIBUTE
 #define NNTI_TILE_C(rows, vecs) NNTI_TILE(rows, vecs, c, NNTI_NO_ATTRIBUTE, 4 * vecs)
@@ -2759,13 +2974,17 @@ static const nnti_tile_fn nnti_tiles_c[] = {
     nnti_tile_c_1_1, nnti_tile_c_2_1, nnti_tile_c_3_1, nnti_tile_c_4_1,
     nnti_tile_c_1_2, nnti_tile_c_2_2, nnti_tile_c_3_2, nnti_tile_c_4_2
 };
-static const nnti_gemm_isa nnti_gemm_isa_c = { 4, 2, 4, nnti_tiles_c, nnti_pack_rows_c, nnti_pack_transposed_c, nnti_row_sum_c };
+static const nnti_gemm_isa nnti_gemm_isa_c = {
+    NNTI_LANES_C, 2, 4, 4, nnti_tiles_c, nnti_pack_rows_c, nnti_pack_transposed_c, nnti_turn_c, nnti_dots_c, nnti_plane_c, nnti_row_sum_c
+};
 
 /* The row R of a tile as macros: gcc keeps an array of vectors that a loop fills in memory, so each sum is a variable
    of its own. `rows` and `vecs` are constants after inlining, and what they exclude disappears. */
-#define NNTI_ROWS_6(X) X(0) X(1) X(2) X(3) X(4) X(5)
+#define NNTI_ROWS_5(X) X(0) X(1) X(2) X(3) X(4)
+#define NNTI_ROWS_6(X) NNTI_ROWS_5(X) X(5)
 #define NNTI_ROWS_8(X) NNTI_ROWS_6(X) X(6) X(7)
-#define NNTI_ROWS_14(X) NNTI_ROWS_8(X) X(8) X(9) X(10) X(11) X(12) X(13)
+#define NNTI_ROWS_9(X) NNTI_ROWS_8(X) X(8)
+#define NNTI_ROWS_14(X) NNTI_ROWS_9(X) X(9) X(10) X(11) X(12) X(13)
 
 #if defined(NNTI_X86)
 
@@ -2787,17 +3006,18 @@ static void nnti_vector_cut(nnti_vector_runs *v, const nnti_pack_job *p, int fir
 
 /* AVX2 and FMA: 6 rows of 2 vectors of 8. */
 
-NNTI_AVX2 NNTI_INLINE void nnti_tile_avx2(const int rows, const int vecs, int k, const float *a, const float *b, float *c,
-                                          ptrdiff_t ldc, const nnti_tile_end *end)
+NNTI_AVX2 NNTI_INLINE void nnti_tile_avx2(const int rows, const int vecs, int k, const float *a, const int32_t *ta,
+                             const float *b, const int32_t *tb, float *c, ptrdiff_t ldc, const nnti_tile_end *end)
 {
 #define NNTI_ROW(R) __m256 u##R = _mm256_setzero_ps(), v##R = u##R;
     NNTI_ROWS_6(NNTI_ROW)
 #undef NNTI_ROW
-    for (; k > 0; k--, a += rows, b += 8 * vecs) {
-        const __m256 b0 = _mm256_loadu_ps(b), b1 = vecs > 1 ? _mm256_loadu_ps(b + 8) : b0;
+    for (; k > 0; k--, ta++, tb++) {
+        const float *x = a + *ta, *y = b + *tb;
+        const __m256 b0 = _mm256_loadu_ps(y), b1 = vecs > 1 ? _mm256_loadu_ps(y + 8) : b0;
 #define NNTI_ROW(R) \
         if (rows > R) { \
-            const __m256 t = _mm256_broadcast_ss(a + R); \
+            const __m256 t = _mm256_broadcast_ss(x + R); \
             u##R = _mm256_fmadd_ps(t, b0, u##R); \
             if (vecs > 1) v##R = _mm256_fmadd_ps(t, b1, v##R); \
         }
@@ -2872,38 +3092,43 @@ NNTI_AVX2 NNTI_INLINE void nnti_store_avx2(float *to, __m256 v, int n)
     if (n & 2) { _mm_storel_pi((__m64 *)(void *)to, q); to += 2; q = _mm_movehl_ps(q, q); }
     if (n & 1) _mm_store_ss(to, q);
 }
+/* The fields in variables: stores of vectors may alias anything, so the compiler would read the fields again and again. */
 NNTI_AVX2 static void nnti_pack_rows_avx2(const nnti_pack_job *p)
 {
     const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     const __m256i index = _mm256_mullo_epi32(lane, _mm256_set1_epi32((int)p->stride));
+    const ptrdiff_t pitch = p->pitch, step = p->step;
+    const int count = p->count;
     int first, k, r;
     for (first = 0; first < p->width; first += 8) {
         const int width = nnti_min(8, p->width - first);
+        const int32_t *table = p->table;
+        const float *x = p->x;
         float *to = p->to + first;
         nnti_vector_runs v;
         nnti_vector_cut(&v, p, first, 8);
         if (p->stride == 1 && v.count == 1 && v.high[0] - v.low[0] == 8) {
-            for (k = 0; k < p->count; k++, to += p->pitch)
-                _mm256_storeu_ps(to, _mm256_loadu_ps(nnti_pack_from(p, k) + v.offset[0]));
+            const float *x0 = x + v.offset[0];
+            for (k = 0; k < count; k++, to += pitch, x0 += step) _mm256_storeu_ps(to, _mm256_loadu_ps(table ? x0 + table[k] : x0));
         } else if (p->stride == 1 && v.count <= 2 && v.count > 0) {
             const __m256i m0 = nnti_lane_mask_avx2(v.low[0], v.high[0]);
             const __m256i m1 = v.count > 1 ? nnti_lane_mask_avx2(v.low[1], v.high[1]) : _mm256_setzero_si256();
-            const ptrdiff_t o0 = v.offset[0], o1 = v.count > 1 ? v.offset[1] : v.offset[0];
-            for (k = 0; k < p->count; k++, to += p->pitch) {
-                const float *x = nnti_pack_from(p, k);
-                nnti_store_avx2(to, _mm256_or_ps(_mm256_maskload_ps(x + o0, m0), _mm256_maskload_ps(x + o1, m1)), width);
+            const float *x0 = x + v.offset[0], *x1 = x + v.offset[v.count - 1];
+            for (k = 0; k < count; k++, to += pitch, x0 += step, x1 += step) {
+                const ptrdiff_t at = table ? table[k] : 0;
+                nnti_store_avx2(to, _mm256_or_ps(_mm256_maskload_ps(x0 + at, m0), _mm256_maskload_ps(x1 + at, m1)), width);
             }
         } else {
             __m256i m[8];
             for (r = 0; r < v.count; r++) m[r] = nnti_lane_mask_avx2(v.low[r], v.high[r]);
-            for (k = 0; k < p->count; k++, to += p->pitch) {
-                const float *x = nnti_pack_from(p, k);
+            for (k = 0; k < count; k++, to += pitch, x += step) {
+                const float *at = table ? x + table[k] : x;
                 __m256 s = _mm256_setzero_ps();
                 if (p->stride == 1)
-                    for (r = 0; r < v.count; r++) s = _mm256_or_ps(s, _mm256_maskload_ps(x + v.offset[r], m[r]));
+                    for (r = 0; r < v.count; r++) s = _mm256_or_ps(s, _mm256_maskload_ps(at + v.offset[r], m[r]));
                 else
                     for (r = 0; r < v.count; r++)
-                        s = _mm256_mask_i32gather_ps(s, x + v.offset[r], index, _mm256_castsi256_ps(m[r]), 4);
+                        s = _mm256_mask_i32gather_ps(s, at + v.offset[r], index, _mm256_castsi256_ps(m[r]), 4);
                 nnti_store_avx2(to, s, width);
             }
         }
@@ -2947,6 +3172,107 @@ NNTI_AVX2 static void nnti_pack_transposed_avx2(float *to, ptrdiff_t pitch, int 
         }
     }
 }
+NNTI_AVX2 static void nnti_turn_avx2(const float *x, ptrdiff_t pitch, int64_t count, int rows, float *c, ptrdiff_t ldc,
+                                     const nnti_tile_end *end)
+{
+    const __m256 zero = _mm256_setzero_ps();
+    int64_t i;
+    int first, f;
+    for (first = 0; first < rows; first += 8)
+        for (i = 0; i < count; i += 8) {
+            const int n = (int)nnti_min64(8, count - i);
+            const __m256i keep = nnti_lane_mask_avx2(0, n);
+            const float *from = x + (ptrdiff_t)i * pitch + first;
+            __m256 r[8];
+#define NNTI_ROW(R) r[R] = n > R ? _mm256_loadu_ps(from + R * pitch) : zero;
+            NNTI_ROWS_8(NNTI_ROW)
+#undef NNTI_ROW
+            nnti_transpose_avx2(r);
+            for (f = 0; f < 8 && first + f < rows; f++) {
+                const ptrdiff_t at = (first + f) * ldc + (ptrdiff_t)i;
+                __m256 s = r[f];
+                if (end->row_bias) s = _mm256_add_ps(s, _mm256_broadcast_ss(end->row_bias + first + f));
+                if (end->add) s = _mm256_add_ps(s, _mm256_maskload_ps(c + at, keep));
+                if (end->relu) s = _mm256_max_ps(zero, s);
+                if (end->mask) s = _mm256_and_ps(s, _mm256_cmp_ps(_mm256_maskload_ps(end->mask + at, keep), zero, _CMP_GT_OQ));
+                nnti_store_avx2(c + at, s, n);
+            }
+        }
+}
+NNTI_AVX2 NNTI_INLINE void nnti_dots_tile_avx2(const int rows, const int columns, const float *a, ptrdiff_t lda, const float *b, ptrdiff_t ldb,
+                                               int count, float *sums, ptrdiff_t pitch)
+{
+    int p;
+#define NNTI_ROW(J) __m256 u##J = _mm256_setzero_ps(), v##J = u##J;
+    NNTI_ROWS_5(NNTI_ROW)
+#undef NNTI_ROW
+    for (p = 0; p < count; p += 8) {
+        const __m256i in = nnti_lane_mask_avx2(0, nnti_min(8, count - p));
+        const __m256 x0 = _mm256_maskload_ps(a + p, in), x1 = rows > 1 ? _mm256_maskload_ps(a + lda + p, in) : x0;
+#define NNTI_ROW(J) \
+        if (columns > J) { \
+            const __m256 y = _mm256_loadu_ps(b + J * ldb + p); \
+            u##J = _mm256_fmadd_ps(x0, y, u##J); \
+            if (rows > 1) v##J = _mm256_fmadd_ps(x1, y, v##J); \
+        }
+        NNTI_ROWS_5(NNTI_ROW)
+#undef NNTI_ROW
+    }
+#define NNTI_ROW(J) \
+    if (columns > J) { \
+        float *s0 = sums + J * 8, *s1 = s0 + pitch; \
+        _mm256_storeu_ps(s0, _mm256_add_ps(u##J, _mm256_loadu_ps(s0))); \
+        if (rows > 1) _mm256_storeu_ps(s1, _mm256_add_ps(v##J, _mm256_loadu_ps(s1))); \
+    }
+    NNTI_ROWS_5(NNTI_ROW)
+#undef NNTI_ROW
+}
+NNTI_AVX2 static void nnti_dots_avx2(const float *a, ptrdiff_t lda, int rows, const float *b, ptrdiff_t ldb, int columns, int count,
+                                    float *sums, ptrdiff_t pitch)
+{
+#define NNTI_CASE(N) \
+    case N: \
+        if (rows > 1) nnti_dots_tile_avx2(2, N, a, lda, b, ldb, count, sums, pitch); \
+        else nnti_dots_tile_avx2(1, N, a, lda, b, ldb, count, sums, pitch); \
+        break;
+    switch (columns) { NNTI_CASE(1) NNTI_CASE(2) NNTI_CASE(3) NNTI_CASE(4) NNTI_CASE(5) }
+#undef NNTI_CASE
+}
+NNTI_AVX2 NNTI_INLINE void nnti_plane_store_avx2(__m256 s, float *c, ptrdiff_t at, __m256i in, int n, const nnti_tile_end *end)
+{
+    if (end->row_bias) s = _mm256_add_ps(s, _mm256_broadcast_ss(end->row_bias));
+    if (end->add) s = _mm256_add_ps(s, _mm256_maskload_ps(c + at, in));
+    if (end->relu) s = _mm256_max_ps(_mm256_setzero_ps(), s);
+    if (end->mask) s = _mm256_and_ps(s, _mm256_cmp_ps(_mm256_maskload_ps(end->mask + at, in), _mm256_setzero_ps(), _CMP_GT_OQ));
+    nnti_store_avx2(c + at, s, n);
+    (void)n;
+}
+NNTI_AVX2 static void nnti_plane_avx2(const float *x, ptrdiff_t step, const int32_t *table, const float *w, int k, int rows, int columns,
+                                     float *c, ptrdiff_t ldc, const nnti_tile_end *end)
+{
+    int i, j, q;
+    for (j = 0; j < columns; j += 8) {
+        const int n = nnti_min(8, columns - j);
+        const __m256i in = nnti_lane_mask_avx2(0, n);
+        for (i = 0; i < rows; i += 4) {
+            const float *x0 = x + i * step + j;             /* rows behind the last repeat it */
+            const ptrdiff_t d1 = i + 1 < rows ? step : 0, d2 = i + 2 < rows ? d1 + step : d1, d3 = i + 3 < rows ? d2 + step : d2;
+            __m256 s0 = _mm256_setzero_ps(), s1 = s0, s2 = s0, s3 = s0;
+            for (q = 0; q < k; q++) {
+                const float *y = x0 + table[q];
+                const __m256 t = _mm256_broadcast_ss(w + q);
+                s0 = _mm256_fmadd_ps(t, _mm256_maskload_ps(y, in), s0);
+                s1 = _mm256_fmadd_ps(t, _mm256_maskload_ps(y + d1, in), s1);
+                s2 = _mm256_fmadd_ps(t, _mm256_maskload_ps(y + d2, in), s2);
+                s3 = _mm256_fmadd_ps(t, _mm256_maskload_ps(y + d3, in), s3);
+            }
+            nnti_plane_store_avx2(s0, c, i * ldc + j, in, n, end);
+            if (i + 1 < rows) nnti_plane_store_avx2(s1, c, (i + 1) * ldc + j, in, n, end);
+            if (i + 2 < rows) nnti_plane_store_avx2(s2, c, (i + 2) * ldc + j, in, n, end);
+            if (i + 3 < rows) nnti_plane_store_avx2(s3, c, (i + 3) * ldc + j, in, n, end);
+        }
+    }
+}
 NNTI_AVX2 static float nnti_row_sum_avx2(const float *x, int64_t count)
 {
     __m256 s0 = _mm256_setzero_ps(), s1 = s0, s2 = s0, s3 = s0;
@@ -2964,22 +3290,23 @@ NNTI_AVX2 static float nnti_row_sum_avx2(const float *x, int64_t count)
     return lane[0];
 }
 static const nnti_gemm_isa nnti_gemm_isa_avx2 = {
-    8, 2, 6, nnti_tiles_avx2, nnti_pack_rows_avx2, nnti_pack_transposed_avx2, nnti_row_sum_avx2
+    8, 2, 6, 5, nnti_tiles_avx2, nnti_pack_rows_avx2, nnti_pack_transposed_avx2, nnti_turn_avx2, nnti_dots_avx2, nnti_plane_avx2, nnti_row_sum_avx2
 };
 
 /* AVX-512: 14 rows of 2 vectors of 16. */
 
-NNTI_AVX512 NNTI_INLINE void nnti_tile_avx512(const int rows, const int vecs, int k, const float *a, const float *b, float *c,
-                                              ptrdiff_t ldc, const nnti_tile_end *end)
+NNTI_AVX512 NNTI_INLINE void nnti_tile_avx512(const int rows, const int vecs, int k, const float *a, const int32_t *ta,
+                             const float *b, const int32_t *tb, float *c, ptrdiff_t ldc, const nnti_tile_end *end)
 {
 #define NNTI_ROW(R) __m512 u##R = _mm512_setzero_ps(), v##R = u##R;
     NNTI_ROWS_14(NNTI_ROW)
 #undef NNTI_ROW
-    for (; k > 0; k--, a += rows, b += 16 * vecs) {
-        const __m512 b0 = _mm512_loadu_ps(b), b1 = vecs > 1 ? _mm512_loadu_ps(b + 16) : b0;
+    for (; k > 0; k--, ta++, tb++) {
+        const float *x = a + *ta, *y = b + *tb;
+        const __m512 b0 = _mm512_loadu_ps(y), b1 = vecs > 1 ? _mm512_loadu_ps(y + 16) : b0;
 #define NNTI_ROW(R) \
         if (rows > R) { \
-            const __m512 t = _mm512_set1_ps(a[R]); \
+            const __m512 t = _mm512_set1_ps(x[R]); \
             u##R = _mm512_fmadd_ps(t, b0, u##R); \
             if (vecs > 1) v##R = _mm512_fmadd_ps(t, b1, v##R); \
         }
@@ -3052,13 +3379,30 @@ NNTI_AVX512 NNTI_INLINE __mmask16 nnti_lane_mask_avx512(int low, int high)
 {
     return (__mmask16)((0xffffu >> (16 - high)) & (0xffffu << low));
 }
+/* keep[lane] ? p[index[lane]] : s[lane]. The intrinsic is a macro without optimisation, and converts its mask by sign. */
+#if defined(__GNUC__) && !defined(__clang__)
+#  pragma GCC diagnostic push
+#  pragma GCC diagnostic ignored "-Wsign-conversion"
+#endif
+NNTI_AVX512 NNTI_INLINE __m512 nnti_gather_avx512(__m512 s, __mmask16 keep, __m512i index, const float *p)
+{
+    return _mm512_mask_i32gather_ps(s, keep, index, p, 4);
+}
+#if defined(__GNUC__) && !defined(__clang__)
+#  pragma GCC diagnostic pop
+#endif
+/* The fields in variables: stores of vectors may alias anything, so the compiler would read the fields again and again. */
 NNTI_AVX512 static void nnti_pack_rows_avx512(const nnti_pack_job *p)
 {
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     const __m512i index = _mm512_mullo_epi32(lane, _mm512_set1_epi32((int)p->stride));
+    const ptrdiff_t pitch = p->pitch, step = p->step;
+    const int count = p->count;
     int first, k, r;
     for (first = 0; first < p->width; first += 16) {
         const __mmask16 keep = nnti_lane_mask_avx512(0, nnti_min(16, p->width - first));
+        const int32_t *table = p->table;
+        const float *x = p->x;
         float *to = p->to + first;
         __mmask16 m[16];
         nnti_vector_runs v;
@@ -3066,23 +3410,33 @@ NNTI_AVX512 static void nnti_pack_rows_avx512(const nnti_pack_job *p)
         for (r = 0; r < v.count; r++) m[r] = nnti_lane_mask_avx512(v.low[r], v.high[r]);
         if (p->stride == 1 && v.count == 1) {
             const __mmask16 m0 = m[0];
-            for (k = 0; k < p->count; k++, to += p->pitch)
-                _mm512_mask_storeu_ps(to, keep, _mm512_maskz_loadu_ps(m0, nnti_pack_from(p, k) + v.offset[0]));
+            const float *x0 = x + v.offset[0];
+            for (k = 0; k < count; k++, to += pitch, x0 += step)
+                _mm512_mask_storeu_ps(to, keep, _mm512_maskz_loadu_ps(m0, table ? x0 + table[k] : x0));
         } else if (p->stride == 1 && v.count == 2) {
             const __mmask16 m0 = m[0], m1 = m[1];
-            for (k = 0; k < p->count; k++, to += p->pitch) {
-                const float *x = nnti_pack_from(p, k);
-                const __m512 s = _mm512_maskz_loadu_ps(m0, x + v.offset[0]);
-                _mm512_mask_storeu_ps(to, keep, _mm512_mask_loadu_ps(s, m1, x + v.offset[1]));
+            const float *x0 = x + v.offset[0], *x1 = x + v.offset[1];
+            for (k = 0; k < count; k++, to += pitch, x0 += step, x1 += step) {
+                const ptrdiff_t at = table ? table[k] : 0;
+                _mm512_mask_storeu_ps(to, keep, _mm512_mask_loadu_ps(_mm512_maskz_loadu_ps(m0, x0 + at), m1, x1 + at));
+            }
+        } else if (p->stride == 2 && v.count == 1) {        /* a convolution's stride: the even floats of two vectors */
+            const __m512i even = _mm512_add_epi32(lane, lane);
+            const uint32_t bits = 0x55555555u & (0xffffffffu >> (32 - 2 * v.high[0])) & (0xffffffffu << 2 * v.low[0]);
+            const float *x0 = x + v.offset[0];
+            for (k = 0; k < count; k++, to += pitch, x0 += step) {
+                const float *at = table ? x0 + table[k] : x0;
+                const __m512 a = _mm512_maskz_loadu_ps((__mmask16)(bits & 0xffffu), at), b = _mm512_maskz_loadu_ps((__mmask16)(bits >> 16), at + 16);
+                _mm512_mask_storeu_ps(to, keep, _mm512_permutex2var_ps(a, even, b));
             }
         } else {
-            for (k = 0; k < p->count; k++, to += p->pitch) {
-                const float *x = nnti_pack_from(p, k);
+            for (k = 0; k < count; k++, to += pitch, x += step) {
+                const float *at = table ? x + table[k] : x;
                 __m512 s = _mm512_setzero_ps();
                 if (p->stride == 1)
-                    for (r = 0; r < v.count; r++) s = _mm512_mask_loadu_ps(s, m[r], x + v.offset[r]);
+                    for (r = 0; r < v.count; r++) s = _mm512_mask_loadu_ps(s, m[r], at + v.offset[r]);
                 else
-                    for (r = 0; r < v.count; r++) s = _mm512_mask_i32gather_ps(s, m[r], index, x + v.offset[r], 4);
+                    for (r = 0; r < v.count; r++) s = nnti_gather_avx512(s, m[r], index, at + v.offset[r]);
                 _mm512_mask_storeu_ps(to, keep, s);
             }
         }
@@ -3134,6 +3488,107 @@ NNTI_AVX512 static void nnti_pack_transposed_avx512(float *to, ptrdiff_t pitch, 
         }
     }
 }
+NNTI_AVX512 static void nnti_turn_avx512(const float *x, ptrdiff_t pitch, int64_t count, int rows, float *c, ptrdiff_t ldc,
+                                         const nnti_tile_end *end)
+{
+    const __m512 zero = _mm512_setzero_ps();
+    int64_t i;
+    int first, f;
+    for (first = 0; first < rows; first += 16)
+        for (i = 0; i < count; i += 16) {
+            const int n = (int)nnti_min64(16, count - i);
+            const __mmask16 keep = nnti_lane_mask_avx512(0, n);
+            const float *from = x + (ptrdiff_t)i * pitch + first;
+            __m512 r[16];
+#define NNTI_ROW(R) r[R] = n > R ? _mm512_loadu_ps(from + R * pitch) : zero;
+            NNTI_ROWS_14(NNTI_ROW) NNTI_ROW(14) NNTI_ROW(15)
+#undef NNTI_ROW
+            nnti_transpose_avx512(r);
+            for (f = 0; f < 16 && first + f < rows; f++) {
+                const ptrdiff_t at = (first + f) * ldc + (ptrdiff_t)i;
+                __m512 s = r[f];
+                if (end->row_bias) s = _mm512_add_ps(s, _mm512_set1_ps(end->row_bias[first + f]));
+                if (end->add) s = _mm512_add_ps(s, _mm512_maskz_loadu_ps(keep, c + at));
+                if (end->relu) s = _mm512_max_ps(zero, s);
+                if (end->mask) s = _mm512_maskz_mov_ps(_mm512_mask_cmp_ps_mask(keep, _mm512_maskz_loadu_ps(keep, end->mask + at), zero, _CMP_GT_OQ), s);
+                _mm512_mask_storeu_ps(c + at, keep, s);
+            }
+        }
+}
+NNTI_AVX512 NNTI_INLINE void nnti_dots_tile_avx512(const int rows, const int columns, const float *a, ptrdiff_t lda, const float *b, ptrdiff_t ldb,
+                                               int count, float *sums, ptrdiff_t pitch)
+{
+    int p;
+#define NNTI_ROW(J) __m512 u##J = _mm512_setzero_ps(), v##J = u##J;
+    NNTI_ROWS_9(NNTI_ROW)
+#undef NNTI_ROW
+    for (p = 0; p < count; p += 16) {
+        const __mmask16 in = nnti_lane_mask_avx512(0, nnti_min(16, count - p));
+        const __m512 x0 = _mm512_maskz_loadu_ps(in, a + p), x1 = rows > 1 ? _mm512_maskz_loadu_ps(in, a + lda + p) : x0;
+#define NNTI_ROW(J) \
+        if (columns > J) { \
+            const __m512 y = _mm512_loadu_ps(b + J * ldb + p); \
+            u##J = _mm512_fmadd_ps(x0, y, u##J); \
+            if (rows > 1) v##J = _mm512_fmadd_ps(x1, y, v##J); \
+        }
+        NNTI_ROWS_9(NNTI_ROW)
+#undef NNTI_ROW
+    }
+#define NNTI_ROW(J) \
+    if (columns > J) { \
+        float *s0 = sums + J * 16, *s1 = s0 + pitch; \
+        _mm512_storeu_ps(s0, _mm512_add_ps(u##J, _mm512_loadu_ps(s0))); \
+        if (rows > 1) _mm512_storeu_ps(s1, _mm512_add_ps(v##J, _mm512_loadu_ps(s1))); \
+    }
+    NNTI_ROWS_9(NNTI_ROW)
+#undef NNTI_ROW
+}
+NNTI_AVX512 static void nnti_dots_avx512(const float *a, ptrdiff_t lda, int rows, const float *b, ptrdiff_t ldb, int columns, int count,
+                                    float *sums, ptrdiff_t pitch)
+{
+#define NNTI_CASE(N) \
+    case N: \
+        if (rows > 1) nnti_dots_tile_avx512(2, N, a, lda, b, ldb, count, sums, pitch); \
+        else nnti_dots_tile_avx512(1, N, a, lda, b, ldb, count, sums, pitch); \
+        break;
+    switch (columns) { NNTI_CASE(1) NNTI_CASE(2) NNTI_CASE(3) NNTI_CASE(4) NNTI_CASE(5) NNTI_CASE(6) NNTI_CASE(7) NNTI_CASE(8) NNTI_CASE(9) }
+#undef NNTI_CASE
+}
+NNTI_AVX512 NNTI_INLINE void nnti_plane_store_avx512(__m512 s, float *c, ptrdiff_t at, __mmask16 in, int n, const nnti_tile_end *end)
+{
+    if (end->row_bias) s = _mm512_add_ps(s, _mm512_set1_ps(*(end->row_bias)));
+    if (end->add) s = _mm512_add_ps(s, _mm512_maskz_loadu_ps(in, c + at));
+    if (end->relu) s = _mm512_max_ps(_mm512_setzero_ps(), s);
+    if (end->mask) s = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(_mm512_maskz_loadu_ps(in, end->mask + at), _mm512_setzero_ps(), _CMP_GT_OQ), s);
+    _mm512_mask_storeu_ps(c + at, in, s);
+    (void)n;
+}
+NNTI_AVX512 static void nnti_plane_avx512(const float *x, ptrdiff_t step, const int32_t *table, const float *w, int k, int rows, int columns,
+                                     float *c, ptrdiff_t ldc, const nnti_tile_end *end)
+{
+    int i, j, q;
+    for (j = 0; j < columns; j += 16) {
+        const int n = nnti_min(16, columns - j);
+        const __mmask16 in = nnti_lane_mask_avx512(0, n);
+        for (i = 0; i < rows; i += 4) {
+            const float *x0 = x + i * step + j;             /* rows behind the last repeat it */
+            const ptrdiff_t d1 = i + 1 < rows ? step : 0, d2 = i + 2 < rows ? d1 + step : d1, d3 = i + 3 < rows ? d2 + step : d2;
+            __m512 s0 = _mm512_setzero_ps(), s1 = s0, s2 = s0, s3 = s0;
+            for (q = 0; q < k; q++) {
+                const float *y = x0 + table[q];
+                const __m512 t = _mm512_set1_ps(*(w + q));
+                s0 = _mm512_fmadd_ps(t, _mm512_maskz_loadu_ps(in, y), s0);
+                s1 = _mm512_fmadd_ps(t, _mm512_maskz_loadu_ps(in, y + d1), s1);
+                s2 = _mm512_fmadd_ps(t, _mm512_maskz_loadu_ps(in, y + d2), s2);
+                s3 = _mm512_fmadd_ps(t, _mm512_maskz_loadu_ps(in, y + d3), s3);
+            }
+            nnti_plane_store_avx512(s0, c, i * ldc + j, in, n, end);
+            if (i + 1 < rows) nnti_plane_store_avx512(s1, c, (i + 1) * ldc + j, in, n, end);
+            if (i + 2 < rows) nnti_plane_store_avx512(s2, c, (i + 2) * ldc + j, in, n, end);
+            if (i + 3 < rows) nnti_plane_store_avx512(s3, c, (i + 3) * ldc + j, in, n, end);
+        }
+    }
+}
 NNTI_AVX512 static float nnti_row_sum_avx512(const float *x, int64_t count)
 {
     __m512 s0 = _mm512_setzero_ps(), s1 = s0, s2 = s0, s3 = s0;
@@ -3152,24 +3607,26 @@ NNTI_AVX512 static float nnti_row_sum_avx512(const float *x, int64_t count)
     return lane[0];
 }
 static const nnti_gemm_isa nnti_gemm_isa_avx512 = {
-    16, 2, 14, nnti_tiles_avx512, nnti_pack_rows_avx512, nnti_pack_transposed_avx512, nnti_row_sum_avx512
+    16, 2, 14, 9, nnti_tiles_avx512, nnti_pack_rows_avx512, nnti_pack_transposed_avx512, nnti_turn_avx512, nnti_dots_avx512, nnti_plane_avx512,
+    nnti_row_sum_avx512
 };
 
 #elif defined(NNTI_NEON)
 
 /* NEON: 8 rows of 3 vectors of 4. */
 
-NNTI_INLINE void nnti_tile_neon(const int rows, const int vecs, int k, const float *a, const float *b, float *c,
-                                ptrdiff_t ldc, const nnti_tile_end *end)
+NNTI_INLINE void nnti_tile_neon(const int rows, const int vecs, int k, const float *a, const int32_t *ta,
+                             const float *b, const int32_t *tb, float *c, ptrdiff_t ldc, const nnti_tile_end *end)
 {
 #define NNTI_ROW(R) float32x4_t u##R = vdupq_n_f32(0.0f), v##R = u##R, w##R = u##R;
     NNTI_ROWS_8(NNTI_ROW)
 #undef NNTI_ROW
-    for (; k > 0; k--, a += rows, b += 4 * vecs) {
-        const float32x4_t b0 = vld1q_f32(b), b1 = vecs > 1 ? vld1q_f32(b + 4) : b0, b2 = vecs > 2 ? vld1q_f32(b + 8) : b0;
+    for (; k > 0; k--, ta++, tb++) {
+        const float *x = a + *ta, *y = b + *tb;
+        const float32x4_t b0 = vld1q_f32(y), b1 = vecs > 1 ? vld1q_f32(y + 4) : b0, b2 = vecs > 2 ? vld1q_f32(y + 8) : b0;
 #define NNTI_ROW(R) \
         if (rows > R) { \
-            const float32x4_t t = vld1q_dup_f32(a + R); \
+            const float32x4_t t = vld1q_dup_f32(x + R); \
             u##R = vfmaq_f32(u##R, t, b0); \
             if (vecs > 1) v##R = vfmaq_f32(v##R, t, b1); \
             if (vecs > 2) w##R = vfmaq_f32(w##R, t, b2); \
@@ -3210,11 +3667,15 @@ NNTI_TILES_NEON(3)
 static const nnti_tile_fn nnti_tiles_neon[] = { NNTI_NAMES(1), NNTI_NAMES(2), NNTI_NAMES(3) };
 #undef NNTI_NAMES
 
-static const nnti_gemm_isa nnti_gemm_isa_neon = { 4, 3, 8, nnti_tiles_neon, nnti_pack_rows_c, nnti_pack_transposed_c, nnti_row_sum_c };
+static const nnti_gemm_isa nnti_gemm_isa_neon = {
+    NNTI_LANES_C, 3, 8, 4, nnti_tiles_neon, nnti_pack_rows_c, nnti_pack_transposed_c, nnti_turn_c, nnti_dots_c, nnti_plane_c, nnti_row_sum_c
+};
 
 #endif
+#undef NNTI_ROWS_5
 #undef NNTI_ROWS_6
 #undef NNTI_ROWS_8
+#undef NNTI_ROWS_9
 #undef NNTI_ROWS_14
 #undef NNTI_TILE
 #undef NNTI_NO_ATTRIBUTE
@@ -3246,6 +3707,8 @@ typedef struct nnti_gemm {
     int kc;                         /* length of a block of k */
     int group;                      /* panels at a time; 1: a panel stays in the first-level cache, A's block of k in the second */
     const float *a;                 /* packed: block of k at k0 * m, in it a tile at its first row * block's length */
+    const int32_t *tables;          /* nnti_gemm_tables: kc entries for each height of a tile and width of a panel */
+    int in_place;                   /* B's panels are used where they are if they lie side by side; b.table is given */
 } nnti_gemm;
 
 static int nnti_tile_row(const nnti_gemm *g, int tile)      /* the tile's first row */
@@ -3256,7 +3719,6 @@ static int nnti_panel_width(const nnti_gemm_isa *isa) { return isa->lanes * isa-
 
 static void nnti_gemm_plan(nnti_gemm *g, const nnti_gemm_isa *isa)
 {
-    const int width = nnti_panel_width(isa);
     int blocks = nnti_max(1, (int)nnti_ceil_div(g->k, NNTI_GEMM_KC));
     g->isa = isa;
     g->tiles = (int)nnti_ceil_div(g->m, isa->rows);
@@ -3264,6 +3726,21 @@ static void nnti_gemm_plan(nnti_gemm *g, const nnti_gemm_isa *isa)
     /* C that does not fit in any cache and of which each pass changes much: go along its rows. */
     g->group = blocks == 1 && g->kc < 128 && (double)g->m * (double)g->n > 4e6 ? NNTI_GROUP_MAX : 1;
 }
+/* Offsets of packed k: k * height for the two heights that tiles have, then k * width for the widths of panels; last,
+   room for those of B in place. */
+static size_t nnti_gemm_table_bytes(const nnti_gemm *g) { return nnti_round_up((size_t)(3 + g->isa->vecs) * (size_t)g->kc * sizeof(int32_t), 64); }
+static void nnti_gemm_tables(nnti_gemm *g, int32_t *tables)
+{
+    int i, k;
+    g->tables = tables;
+    for (i = 0; i < 2 + g->isa->vecs; i++) {
+        const int step = i < 2 ? g->m / g->tiles + i : (i - 1) * g->isa->lanes;
+        for (k = 0; k < g->kc; k++) *tables++ = k * step;
+    }
+}
+static const int32_t *nnti_tile_table(const nnti_gemm *g, int rows) { return g->tables + (rows - g->m / g->tiles) * g->kc; }
+static const int32_t *nnti_panel_table(const nnti_gemm *g, int width) { return g->tables + (1 + width / g->isa->lanes) * g->kc; }
+
 /* Floats of A when packed, and of one worker's scratch. */
 static size_t nnti_gemm_packed(const nnti_gemm *g) { return nnti_round_up((size_t)g->m * (size_t)g->k, 16); }
 static size_t nnti_gemm_scratch(const nnti_gemm *g)
@@ -3286,7 +3763,7 @@ static void nnti_pack_operand(const nnti_gemm_isa *isa, const nnti_operand *o, i
     p.pitch = pitch;
     p.width = width;
     p.count = count;
-    p.x = o->x + (o->table ? 0 : k0 * o->step);
+    p.x = o->x + k0 * o->step;
     p.table = o->table ? o->table + k0 : NULL;
     p.step = o->step;
     p.stride = o->lines.stride;
@@ -3335,6 +3812,7 @@ static void nnti_gemm_scatter(const nnti_gemm *g, int row, int rows, int64_t col
 typedef struct nnti_panel {
     int64_t column;
     int columns, width, direct;     /* direct: c is in C itself, side by side */
+    const float *in_place;          /* B's columns where they are; NULL: packed to b */
     float *b, *c;
     ptrdiff_t ldc;
     float col_bias[NNTI_PANEL_MAX];
@@ -3353,6 +3831,8 @@ static void nnti_panel_begin(const nnti_gemm *g, nnti_panel *p, int64_t column, 
              && nnti_line_runs(&g->c_lines, column, p->columns, run) == 1;
     p->c = p->direct ? g->c + run[0].offset + row * g->ldc : spare;
     p->ldc = p->direct ? g->ldc : p->width;
+    p->in_place = g->in_place && p->columns == p->width && g->b.lines.stride == 1
+               && nnti_line_runs(&g->b.lines, column, p->columns, run) == 1 ? g->b.x + run[0].offset : NULL;
     if (g->end.col_bias)
         for (j = 0; j < p->width; j++) p->col_bias[j] = j < p->columns ? g->end.col_bias[column + j] : 0.0f;
 }
@@ -3369,7 +3849,9 @@ static void nnti_panel_tile(const nnti_gemm *g, const nnti_panel *p, int row, in
     end.mask = last && p->direct && g->end.mask ? g->end.mask + (c - g->c) : NULL;
     end.add = k0 > 0 || (p->direct && g->end.add);
     end.relu = last && g->end.relu;
-    g->isa->tiles[(p->width / g->isa->lanes - 1) * g->isa->rows + rows - 1](count, a, p->b, c, p->ldc, &end);
+    g->isa->tiles[(p->width / g->isa->lanes - 1) * g->isa->rows + rows - 1](
+        count, a, nnti_tile_table(g, rows), p->in_place ? p->in_place : p->b,
+        p->in_place ? g->b.table + k0 : nnti_panel_table(g, p->width), c, p->ldc, &end);
 }
 /* C's rows of tiles [tile0, tile1), columns [column0, column1). scratch: nnti_gemm_scratch floats. */
 static void nnti_gemm_block(const nnti_gemm *g, int tile0, int tile1, int64_t column0, int64_t column1, float *scratch)
@@ -3387,7 +3869,7 @@ static void nnti_gemm_block(const nnti_gemm *g, int tile0, int tile1, int64_t co
         do {                                /* once even if k is 0: C is then all bias */
             const int length = nnti_min(g->kc, g->k - k0);
             for (p = 0; p < count; p++)
-                nnti_pack_operand(g->isa, &g->b, panel[p].column, panel[p].columns, panel[p].width, k0, length, panel[p].b, panel[p].width);
+                if (!panel[p].in_place) nnti_pack_operand(g->isa, &g->b, panel[p].column, panel[p].columns, panel[p].width, k0, length, panel[p].b, panel[p].width);
             for (t = tile0; t < tile1; t++)
                 for (p = 0; p < count; p++) nnti_panel_tile(g, &panel[p], row, t, k0, length);
             k0 += length;
@@ -3402,15 +3884,16 @@ typedef struct nnti_gemm_cut { int row_blocks, column_blocks; int64_t columns; }
 
 static nnti_gemm_cut nnti_gemm_cut_of(const nnti_gemm *g)
 {
-    const int width = nnti_panel_width(g->isa);
+    const int64_t width = (int64_t)g->group * nnti_panel_width(g->isa);
+    const int64_t panels = nnti_max64(1, nnti_ceil_div(g->n, width));
     const double work = (double)g->m * (double)g->n * (double)g->k;
     const int wanted = work < 4e5 ? 1 : work > 64 * 2e5 ? 64 : (int)(work / 2e5);
-    const int64_t groups = nnti_max64(1, nnti_ceil_div(g->n, (int64_t)g->group * width));
     nnti_gemm_cut cut;
     cut.row_blocks = (int)nnti_ceil_div(g->m, NNTI_GEMM_ROWS);
-    if (groups * cut.row_blocks < wanted && wanted > 1)     /* few columns: cut the rows, at least 2 tiles a chunk */
-        cut.row_blocks = nnti_max(cut.row_blocks, nnti_min((g->tiles + 1) / 2, (int)nnti_ceil_div(wanted, groups)));
-    cut.columns = (int64_t)g->group * width * nnti_max64(1, groups * cut.row_blocks / nnti_max(wanted, cut.row_blocks));
+    /* Few columns: cut the rows too, though each block of them packs B again. */
+    if (panels < 16 && panels * cut.row_blocks < wanted)
+        cut.row_blocks = nnti_max(cut.row_blocks, nnti_min(g->m / 128, (int)(16 / panels)));
+    cut.columns = width * nnti_max64(1, panels * cut.row_blocks / nnti_max(wanted, cut.row_blocks));
     cut.column_blocks = (int)nnti_max64(1, nnti_ceil_div(g->n, cut.columns));
     return cut;
 }
@@ -3444,7 +3927,14 @@ static void nnti_parallel_if(const nnti_exec *e, int wanted, int64_t chunks, nnt
 }
 static size_t nnti_gemm_workspace(const nnti_exec *e, const nnti_gemm *g)
 {
-    return sizeof(float) * (nnti_gemm_packed(g) + (size_t)nnti_pool_threads(e->pool) * nnti_gemm_scratch(g));
+    return nnti_gemm_table_bytes(g) + sizeof(float) * (nnti_gemm_packed(g) + (size_t)nnti_pool_threads(e->pool) * nnti_gemm_scratch(g));
+}
+/* B's rows lie side by side and those of one panel fit in the first-level cache, without falling on a few of its sets. */
+static int nnti_gemm_in_place(const nnti_gemm *g)
+{
+    const ptrdiff_t step = g->b.step;
+    return !g->b.table && g->b.lines.stride == 1 && g->k <= g->kc && g->k * nnti_panel_width(g->isa) <= 8 * 1024
+        && step % 128 != 0 && step < 1000000;
 }
 /* The whole product. workspace: nnti_gemm_workspace bytes. */
 static void nnti_gemm_run(const nnti_exec *e, nnti_gemm *g, const nnti_operand *a, void *workspace)
@@ -3452,10 +3942,19 @@ static void nnti_gemm_run(const nnti_exec *e, nnti_gemm *g, const nnti_operand *
     nnti_gemm_job job;
     job.g = g;
     job.a = a;
-    job.packed = (float *)workspace;
+    job.packed = (float *)(void *)((char *)workspace + nnti_gemm_table_bytes(g));
     job.scratch = job.packed + nnti_gemm_packed(g);
     job.cut = nnti_gemm_cut_of(g);
     g->a = job.packed;
+    nnti_gemm_tables(g, (int32_t *)workspace);
+    if (nnti_gemm_in_place(g)) {
+        int32_t *table = (int32_t *)workspace + (2 + g->isa->vecs) * g->kc;
+        int k;
+        for (k = 0; k < g->k; k++) table[k] = (int32_t)(k * g->b.step);
+        g->b.table = table;
+        g->b.step = 0;
+        g->in_place = 1;
+    }
     nnti_parallel_if(e, (int64_t)g->m * g->k > 64 * 1024, g->tiles, nnti_gemm_pack_task, &job);
     nnti_parallel(e->pool, (int64_t)job.cut.row_blocks * job.cut.column_blocks, nnti_gemm_task, &job);
 }
@@ -3652,7 +4151,9 @@ static nnti_axis nnti_axis_data(int in, int out, int kernel, int stride, int pad
 
 /* The plan of one such sum: per group a product of m x k and k x (samples, h.grid, w.grid), k = (channel, tap). A chunk
    takes some samples, or a band of rows of one, copies what it reads into a band with the padding in it, where columns
-   of one stride's phase lie side by side, and from then on every panel is runs of neighbouring floats. */
+   of one stride's phase lie side by side, and from then on every panel is runs of neighbouring floats.
+   Neighbouring positions are neighbours in the band for any tap. So with filters as columns the tiles of positions need no
+   packing at all, only the weights do, once; what comes out lies transposed, which costs little when k is long. */
 typedef struct nnti_taps {
     nnti_axis h, w;
     nnti_gemm g;                    /* of one group; n: columns of a chunk at most */
@@ -3665,24 +4166,37 @@ typedef struct nnti_taps {
     int row_blocks;                 /* chunks share columns and split g's rows */
     int bands;                      /* chunks of rows a sample */
     int direct;                     /* nothing to pad: the band is the image itself */
+    int turned;                     /* the product is taken as its transpose: positions are rows, filters columns */
     int phase_width, band_rows;     /* band: [sample][channel][band_rows][w.stride][phase_width] */
+    int row_step;                   /* rows of the band from one output row to the next: no row that no tap reads */
     ptrdiff_t pitch, plane, sample; /* between rows, channels, samples of the band */
     int32_t *a_table, *b_table;     /* k entries each */
     float *packed, *scratch;
-    size_t packed_group, scratch_floats, band_floats;
+    size_t packed_group, scratch_floats, product_floats;        /* a worker's scratch: product_floats, then the band */
     int count;
 } nnti_taps;
 
-enum { NNTI_CONV_COLUMNS = 512, NNTI_CONV_BAND = 256 * 1024 };
+enum {
+    NNTI_CONV_COLUMNS = 512,        /* positions of a chunk, about */
+    NNTI_CONV_BAND = 128 * 1024,    /* floats of a band that holds several samples, at most */
+    NNTI_CONV_TURN_K = 96,          /* least k and least width of the grid for the transposed product */
+    NNTI_CONV_TURN_WIDTH = 4
+};
 
 static int nnti_axis_inside(const nnti_axis *a)
 {
     return a->low >= 0 && (a->grid - 1) * a->stride + a->low + a->span < a->size;
 }
+/* Turned: panels of filters, and filters with the last panel filled up to whole vectors. */
+static int nnti_taps_panels(const nnti_taps *t) { return (int)nnti_ceil_div(t->g.m, nnti_panel_width(t->g.isa)); }
+static int nnti_taps_filters(const nnti_taps *t) { return (int)nnti_ceil_div(t->g.m, t->g.isa->lanes) * t->g.isa->lanes; }
+
 /* Sizes; everything that depends on the shape alone. */
 static void nnti_taps_plan(const nnti_exec *e, nnti_taps *t)
 {
     const int64_t grid = (int64_t)t->h.grid * t->w.grid;
+    const int width = nnti_panel_width(nnti_gemm_isa_of(e));
+    size_t band = 0;
     int chunks;
     t->samples = (int)nnti_max64(1, NNTI_CONV_COLUMNS / nnti_max64(1, grid));
     t->rows = t->h.grid;
@@ -3690,18 +4204,19 @@ static void nnti_taps_plan(const nnti_exec *e, nnti_taps *t)
     t->bands = (t->h.grid + t->rows - 1) / nnti_max(1, t->rows);
     t->direct = t->w.stride == 1 && nnti_axis_inside(&t->h) && nnti_axis_inside(&t->w);
     t->phase_width = t->w.grid + t->w.span / t->w.stride;
+    t->row_step = t->direct ? t->h.stride : nnti_min(t->h.stride, t->h.span + 1);
     if (t->direct) {
         t->pitch = t->w.size;
         t->plane = (ptrdiff_t)t->h.size * t->w.size;
         t->sample = t->plane * t->x_channels;
     } else {
-        t->band_rows = (t->rows - 1) * t->h.stride + t->h.span + 1;
+        t->band_rows = (t->rows - 1) * t->row_step + t->h.span + 1;
         t->pitch = (ptrdiff_t)t->phase_width * t->w.stride;
         t->plane = t->pitch * t->band_rows;
         t->sample = t->plane * t->channels;
         while (t->samples > 1 && t->samples * t->sample > NNTI_CONV_BAND) t->samples--;
     }
-    t->band_floats = t->direct ? 0 : nnti_round_up((size_t)t->samples * (size_t)t->sample, 16);
+    if (!t->direct) band = nnti_round_up((size_t)t->samples * (size_t)t->sample, 16);
     t->g.n = (int64_t)t->samples * t->rows * t->w.grid;
     t->g.k = t->channels * t->h.taps * t->w.taps;
     t->g.ldc = (ptrdiff_t)t->out_h * t->out_w;
@@ -3711,22 +4226,24 @@ static void nnti_taps_plan(const nnti_exec *e, nnti_taps *t)
     t->g.c_lines.outer_stride = (ptrdiff_t)t->out_channels * t->out_h * t->out_w;
     t->g.b.lines.inner = t->w.grid;
     t->g.b.lines.stride = 1;
-    t->g.b.lines.middle_stride = t->pitch * t->h.stride;
+    t->g.b.lines.middle_stride = t->pitch * t->row_step;
     t->g.b.lines.outer_stride = t->sample;
     nnti_gemm_plan(&t->g, nnti_gemm_isa_of(e));
     /* A single image of few positions leaves too few chunks: split the filters as well. */
+    t->turned = t->g.k >= NNTI_CONV_TURN_K && t->w.grid >= NNTI_CONV_TURN_WIDTH && t->g.m >= t->g.isa->lanes / 2;
     chunks = t->groups * t->bands;
-    t->row_blocks = (int)nnti_ceil_div(t->g.m, NNTI_GEMM_ROWS);
+    t->row_blocks = t->turned ? 1 : (int)nnti_ceil_div(t->g.m, NNTI_GEMM_ROWS);
     if (chunks < 8 && (double)t->g.m * (double)grid * t->g.k > 4e6)
-        t->row_blocks = nnti_max(t->row_blocks, nnti_min((t->g.tiles + 1) / 2, 8 / chunks));
-    t->packed_group = nnti_gemm_packed(&t->g);
-    t->scratch_floats = nnti_gemm_scratch(&t->g) + t->band_floats;
+        t->row_blocks = nnti_max(t->row_blocks, nnti_min((t->turned ? nnti_taps_panels(t) : t->g.tiles + 1) / 2, 8 / chunks));
+    t->packed_group = t->turned ? nnti_round_up((size_t)nnti_taps_filters(t) * (size_t)t->g.k, 16) : nnti_gemm_packed(&t->g);
+    t->product_floats = t->turned ? nnti_round_up((size_t)(t->g.n + t->w.grid) * (size_t)width, 16) : nnti_gemm_scratch(&t->g);
+    t->scratch_floats = t->product_floats + band;
 }
 static size_t nnti_taps_table(const nnti_taps *t) { return nnti_round_up((size_t)t->g.k * sizeof(int32_t), 64); }
 static size_t nnti_taps_workspace(const nnti_exec *e, const nnti_taps *t)
 {
     if (t->h.grid <= 0 || t->w.grid <= 0) return 0;
-    return 2 * nnti_taps_table(t)
+    return 2 * nnti_taps_table(t) + nnti_gemm_table_bytes(&t->g)
          + sizeof(float) * ((size_t)t->groups * t->packed_group + (size_t)nnti_pool_threads(e->pool) * t->scratch_floats);
 }
 static void nnti_taps_tables(nnti_taps *t, ptrdiff_t channel_weights, int kernel_w)
@@ -3743,14 +4260,30 @@ static void nnti_taps_tables(nnti_taps *t, ptrdiff_t channel_weights, int kernel
                 *b++ = (int32_t)(c * t->plane + row * t->pitch + (t->direct ? column : at));
             }
 }
+/* Turned: a panel of weights, [block of k][panel][k][filter]. */
+static void nnti_taps_pack_panel(const nnti_taps *t, const nnti_operand *a, float *packed, int panel)
+{
+    const int lanes = t->g.isa->lanes, first = panel * nnti_panel_width(t->g.isa);
+    const int columns = nnti_min(nnti_panel_width(t->g.isa), t->g.m - first), width = (columns + lanes - 1) / lanes * lanes;
+    int k, length;
+    for (k = 0; k < t->g.k; k += length) {
+        length = nnti_min(t->g.kc, t->g.k - k);
+        nnti_pack_operand(t->g.isa, a, first, columns, width, k, length,
+                          packed + (size_t)k * (size_t)nnti_taps_filters(t) + (size_t)first * (size_t)length, width);
+    }
+}
+static int nnti_taps_pieces(const nnti_taps *t) { return t->turned ? nnti_taps_panels(t) : t->g.tiles; }
 static void nnti_taps_pack_task(void *arg, int64_t chunk, int worker)
 {
     const nnti_taps *t = (const nnti_taps *)arg;
-    const int64_t group = chunk / t->g.tiles;
+    const int64_t group = chunk / nnti_taps_pieces(t);
+    const int piece = (int)(chunk % nnti_taps_pieces(t));
+    float *packed = t->packed + (size_t)group * t->packed_group;
     nnti_operand a = t->a;
     (void)worker;
     a.x += group * t->a_group;
-    nnti_gemm_pack_a(&t->g, &a, t->packed + (size_t)group * t->packed_group, (int)(chunk % t->g.tiles), 0, t->g.k, 0);
+    if (t->turned) nnti_taps_pack_panel(t, &a, packed, piece);
+    else nnti_gemm_pack_a(&t->g, &a, packed, piece, 0, t->g.k, 0);
 }
 static int nnti_axis_uses_phase(const nnti_axis *a, int phase)
 {
@@ -3758,37 +4291,125 @@ static int nnti_axis_uses_phase(const nnti_axis *a, int phase)
     for (i = 0; i < a->taps; i++) if ((a->first + i * a->step - a->low) % a->stride == phase) return 1;
     return 0;
 }
-/* Copies rows [first_row, first_row + t->band_rows) of one plane, counted from h.low, into the band; zeros outside. */
-static void nnti_taps_copy_plane(const nnti_taps *t, const float *x, int first_row, int rows, float *to)
+/* to[i * pitch + j] = x[top + i * step][left + j * stride] of a plane of h x w, 0 outside it, for i < rows, j < columns. */
+static void nnti_conv_window(const nnti_gemm_isa *isa, const float *x, int h, int w, int top, int step, int rows,
+                             int left, int stride, int columns, float *to, ptrdiff_t pitch)
 {
-    const int top = t->h.low + first_row;
-    const int r0 = nnti_min(rows, nnti_max(0, -top)), r1 = nnti_max(r0, nnti_min(rows, t->h.size - top));
-    int phase, q;
-    memset(to, 0, (size_t)(r0 * t->pitch) * sizeof *to);
-    memset(to + r1 * t->pitch, 0, (size_t)((rows - r1) * t->pitch) * sizeof *to);
+    const int r0 = top < 0 ? nnti_min(rows, (-top + step - 1) / step) : 0;
+    const int r1 = nnti_max(r0, top < h ? nnti_min(rows, (h - top + step - 1) / step) : 0);
+    const int q0 = left < 0 ? (-left + stride - 1) / stride : 0, q1 = left < w ? (w - left + stride - 1) / stride : 0;
+    int q, r;
+    for (r = 0; r < rows; r++) if (r < r0 || r >= r1) memset(to + r * pitch, 0, (size_t)columns * sizeof *to);
     if (r0 == r1) return;
+    for (q = 0; q < columns; q += NNTI_PANEL_MAX) {
+        nnti_pack_job p;
+        const int low = nnti_max(q, q0), high = nnti_min(nnti_min(q + NNTI_PANEL_MAX, columns), q1);
+        p.to = to + r0 * pitch + q;
+        p.pitch = pitch;
+        p.width = nnti_min(NNTI_PANEL_MAX, columns - q);
+        p.count = r1 - r0;
+        p.x = x + (ptrdiff_t)(top + r0 * step) * w;
+        p.table = NULL;
+        p.step = (ptrdiff_t)step * w;
+        p.stride = stride;
+        p.runs = high > low;
+        p.run[0].first = low - q;
+        p.run[0].length = high - low;
+        p.run[0].offset = left + (ptrdiff_t)low * stride;
+        isa->pack_rows(&p);
+    }
+}
+/* What output rows [first, first + rows) read of one plane. */
+static void nnti_taps_copy_plane(const nnti_taps *t, const float *x, int first, int rows, float *to)
+{
+    const int top = t->h.low + first * t->h.stride, dense = t->row_step == t->h.stride;
+    int phase, r;
     for (phase = 0; phase < t->w.stride; phase++) {
-        const int at = t->w.low + phase;            /* column of the image at q = 0 */
-        const int q0 = at < 0 ? (-at + t->w.stride - 1) / t->w.stride : 0;
-        const int q1 = nnti_min(t->phase_width, at < t->w.size ? (t->w.size - at + t->w.stride - 1) / t->w.stride : 0);
+        float *at = to + phase * t->phase_width;
         if (t->w.stride > 1 && !nnti_axis_uses_phase(&t->w, phase)) continue;
-        for (q = 0; q < t->phase_width; q += NNTI_PANEL_MAX) {
-            nnti_pack_job p;
-            const int low = nnti_max(q, q0), high = nnti_min(q + NNTI_PANEL_MAX, q1);
-            p.to = to + r0 * t->pitch + phase * t->phase_width + q;
-            p.pitch = t->pitch;
-            p.width = nnti_min(NNTI_PANEL_MAX, t->phase_width - q);
-            p.count = r1 - r0;
-            p.x = x + (ptrdiff_t)(top + r0) * t->w.size;
-            p.table = NULL;
-            p.step = t->w.size;
-            p.stride = t->w.stride;
-            p.runs = high > low;
-            p.run[0].first = low - q;
-            p.run[0].length = high - low;
-            p.run[0].offset = at + low * t->w.stride;
-            t->g.isa->pack_rows(&p);
+        if (dense)
+            nnti_conv_window(t->g.isa, x, t->h.size, t->w.size, top, 1, (rows - 1) * t->row_step + t->h.span + 1,
+                             t->w.low + phase, t->w.stride, t->phase_width, at, t->pitch);
+        else
+            for (r = 0; r < t->row_step; r++)
+                nnti_conv_window(t->g.isa, x, t->h.size, t->w.size, top + r, t->h.stride, rows,
+                                 t->w.low + phase, t->w.stride, t->phase_width, at + r * t->pitch, t->pitch * t->row_step);
+    }
+}
+/* Turned: sums[position][column] of a panel, blocks of k one after the other. */
+static void nnti_taps_sums(const nnti_taps *t, const nnti_gemm *g, int first, int width, int samples, int rows, float *sums)
+{
+    const int tiles = (int)nnti_ceil_div(t->w.grid, g->isa->rows);
+    const nnti_tile_fn *fn = g->isa->tiles + (width / g->isa->lanes - 1) * g->isa->rows - 1;
+    int k, length, n, i, j;
+    nnti_tile_end end;
+    memset(&end, 0, sizeof end);
+    for (k = 0; k < g->k; k += length) {
+        float *to = sums;
+        const float *b;
+        length = nnti_min(g->kc, g->k - k);
+        b = g->a + (size_t)k * (size_t)nnti_taps_filters(t) + (size_t)first * (size_t)length;
+        end.add = k > 0;
+        for (n = 0; n < samples; n++)
+            for (i = 0; i < rows; i++)
+                for (j = 0; j < tiles; j++) {
+                    const int column = t->w.grid * j / tiles, count = t->w.grid * (j + 1) / tiles - column;
+                    fn[count](length, g->b.x + n * t->sample + (ptrdiff_t)i * t->row_step * t->pitch + column, t->b_table + k,
+                              b, nnti_panel_table(g, width), to, width, &end);
+                    to += (ptrdiff_t)count * width;
+                }
+    }
+}
+/* Turned: a row of positions whose columns of C don't lie side by side. row: room for [columns][positions]. */
+static void nnti_taps_scatter(const nnti_gemm *g, const float *sums, int width, int columns, float *row, float *c,
+                              const float *bias, const float *mask)
+{
+    const ptrdiff_t stride = g->c_lines.stride, count = (ptrdiff_t)g->c_lines.inner;
+    nnti_tile_end none;
+    ptrdiff_t i;
+    int f;
+    memset(&none, 0, sizeof none);
+    g->isa->turn(sums, width, count, columns, row, count, &none);
+    for (f = 0; f < columns; f++, c += g->ldc, row += count) {
+        const float b = bias ? bias[f] : 0.0f;
+        for (i = 0; i < count; i++) c[i * stride] = nnti_end_value(&g->end, b, c + i * stride, mask ? mask + i * stride : NULL, row[i]);
+        if (mask) mask += g->ldc;
+    }
+}
+/* Turned: panels [panel0, panel1) of a chunk. */
+static void nnti_taps_block(const nnti_taps *t, const nnti_gemm *g, int panel0, int panel1, int samples, int rows, float *sums)
+{
+    const int lanes = g->isa->lanes, dense = g->c_lines.stride == 1 && t->w.grid == t->out_w && g->c_lines.middle_stride == t->out_w;
+    int panel, n, i;
+    for (panel = panel0; panel < panel1; panel++) {
+        const int first = panel * nnti_panel_width(g->isa), columns = nnti_min(nnti_panel_width(g->isa), g->m - first);
+        const int width = (columns + lanes - 1) / lanes * lanes;
+        const float *from = sums;
+        nnti_taps_sums(t, g, first, width, samples, rows, sums);
+        for (n = 0; n < samples; n++) {
+            const ptrdiff_t at = n * g->c_lines.outer_stride + first * g->ldc;
+            nnti_tile_end end = g->end;
+            if (end.row_bias) end.row_bias += first;
+            if (end.mask) end.mask += at;
+            if (dense) g->isa->turn(from, width, (int64_t)rows * t->w.grid, columns, g->c + at, g->ldc, &end);
+            else
+                for (i = 0; i < rows; i++)
+                    nnti_taps_scatter(g, from + (ptrdiff_t)i * t->w.grid * width, width, columns, sums + t->g.n * width, g->c + at + i * g->c_lines.middle_stride,
+                                      end.row_bias, end.mask ? end.mask + i * g->c_lines.middle_stride : NULL);
+            from += (ptrdiff_t)rows * t->w.grid * width;
         }
+    }
+}
+/* One filter a group: positions of a row are the lanes, and nothing is packed. */
+static void nnti_taps_planes(const nnti_taps *t, const nnti_gemm *g, int samples, int rows)
+{
+    int n;
+    for (n = 0; n < samples; n++) {
+        const ptrdiff_t at = n * g->c_lines.outer_stride;
+        nnti_tile_end end = g->end;
+        if (end.mask) end.mask += at;
+        g->isa->plane(g->b.x + n * t->sample, t->pitch * t->row_step, t->b_table, g->a, g->k, rows, t->w.grid,
+                      g->c + at, g->c_lines.middle_stride, &end);
     }
 }
 static void nnti_taps_task(void *arg, int64_t chunk, int worker)
@@ -3799,17 +4420,17 @@ static void nnti_taps_task(void *arg, int64_t chunk, int worker)
     const int groups = t->groups, group = (int)(rest2 % groups), n0 = (int)(rest2 / groups) * t->samples;
     const int samples = nnti_min(t->samples, t->count - n0), i0 = (int)band * t->rows, rows = nnti_min(t->rows, t->h.grid - i0);
     const float *x = t->x + ((ptrdiff_t)n0 * t->x_channels + (ptrdiff_t)group * t->channels) * t->h.size * t->w.size;
-    float *scratch = t->scratch + (size_t)worker * t->scratch_floats, *to = scratch + nnti_gemm_scratch(&t->g);
+    float *scratch = t->scratch + (size_t)worker * t->scratch_floats, *to = scratch + t->product_floats;
     const ptrdiff_t out = (((ptrdiff_t)n0 * t->out_channels + (ptrdiff_t)group * t->g.m) * t->out_h
                            + t->h.out_first + (ptrdiff_t)i0 * t->h.out_stride) * t->out_w + t->w.out_first;
     nnti_gemm g = t->g;
-    int n, c;
+    int n, c, piece0, piece1;
     if (t->direct) g.b.x = x + (ptrdiff_t)i0 * t->h.stride * t->w.size;
     else {
         for (n = 0; n < samples; n++)
             for (c = 0; c < t->channels; c++)
-                nnti_taps_copy_plane(t, x + ((ptrdiff_t)n * t->x_channels + c) * t->h.size * t->w.size, i0 * t->h.stride,
-                                     (rows - 1) * t->h.stride + t->h.span + 1, to + n * t->sample + c * t->plane);
+                nnti_taps_copy_plane(t, x + ((ptrdiff_t)n * t->x_channels + c) * t->h.size * t->w.size, i0, rows,
+                                     to + n * t->sample + c * t->plane);
         g.b.x = to;
     }
     g.a = t->packed + (size_t)group * t->packed_group;
@@ -3817,8 +4438,11 @@ static void nnti_taps_task(void *arg, int64_t chunk, int worker)
     g.c += out;
     if (g.end.mask) g.end.mask += out;
     if (g.end.row_bias) g.end.row_bias += (ptrdiff_t)group * g.m;
-    nnti_gemm_block(&g, (int)(g.tiles * row_block / t->row_blocks), (int)(g.tiles * (row_block + 1) / t->row_blocks),
-                    0, (int64_t)samples * rows * t->w.grid, scratch);
+    piece0 = (int)(nnti_taps_pieces(t) * row_block / t->row_blocks);
+    piece1 = (int)(nnti_taps_pieces(t) * (row_block + 1) / t->row_blocks);
+    if (t->turned) nnti_taps_block(t, &g, piece0, piece1, samples, rows, scratch);
+    else if (g.m == 1 && g.c_lines.stride == 1) nnti_taps_planes(t, &g, samples, rows);
+    else nnti_gemm_block(&g, piece0, piece1, 0, (int64_t)samples * rows * t->w.grid, scratch);
 }
 static void nnti_taps_run(const nnti_exec *e, nnti_taps *t, const nnt_op *op, int count, ptrdiff_t channel_weights)
 {
@@ -3827,14 +4451,15 @@ static void nnti_taps_run(const nnti_exec *e, nnti_taps *t, const nnt_op *op, in
     if (t->h.grid <= 0 || t->w.grid <= 0) return;
     t->a_table = (int32_t *)(void *)w;
     t->b_table = (int32_t *)(void *)(w + nnti_taps_table(t));
-    t->packed = (float *)(void *)(w + 2 * nnti_taps_table(t));
+    nnti_gemm_tables(&t->g, (int32_t *)(void *)(w + 2 * nnti_taps_table(t)));
+    t->packed = (float *)(void *)(w + 2 * nnti_taps_table(t) + nnti_gemm_table_bytes(&t->g));
     t->scratch = t->packed + (size_t)t->groups * t->packed_group;
     t->count = count;
     t->g.b.table = t->b_table;
     t->a.table = t->a.step ? NULL : t->a_table;     /* forward: k lies side by side */
     nnti_taps_tables(t, channel_weights, op->kernel_w);
     chunks = nnti_ceil_div(count, t->samples) * t->groups * t->bands * t->row_blocks;
-    nnti_parallel_if(e, (int64_t)t->groups * t->g.m * t->g.k > 64 * 1024, (int64_t)t->groups * t->g.tiles, nnti_taps_pack_task, t);
+    nnti_parallel_if(e, (int64_t)t->groups * t->g.m * t->g.k > 64 * 1024, (int64_t)t->groups * nnti_taps_pieces(t), nnti_taps_pack_task, t);
     nnti_parallel_if(e, (double)count * t->groups * (double)t->g.m * t->g.k * t->h.grid * t->w.grid > 2e5, chunks, nnti_taps_task, t);
 }
 
@@ -3928,7 +4553,9 @@ static void nnti_cpu_conv_data(const nnti_exec *e, const nnt_op *op, const nnt_r
    ow). x' is a copy of the padded input with channels innermost, so that a row of a panel is runs of neighbouring floats.
    Work goes in blocks of some samples, or of a band of output rows of one: first the block's gy is packed and x'
    written, split by samples, then the block is multiplied, split by parts of gw'. So each part of gw' sums its k in
-   order. At last gw' is brought to gw's order. */
+   order. At last gw' is brought to gw's order.
+   A filter with few weights has too few columns for that. Then (dots) x' is [(c, kh, kw)][positions], and sums are taken along
+   positions, in vectors whose lanes are added up at last. */
 typedef struct nnti_conv_weight {
     const nnt_op *op;
     const nnti_gemm_isa *isa;
@@ -3936,7 +4563,8 @@ typedef struct nnti_conv_weight {
     const float *x, *gy;
     int channels, filters;          /* of a group */
     int samples, rows, bands;       /* of a block; blocks a sample */
-    int band_rows, band_width;      /* x': [sample][group][band_rows][band_width][channels] */
+    int band_rows, band_width;      /* x': [sample][group][band_rows][band_width][channels]; */
+    int dots, positions;            /*   dots: [sample][group][channel, tap][positions], a block's, in whole vectors */
     int n0, block_samples, row0, block_rows, parts;     /* the block at work */
     int count, accumulate;
     nnti_gemm_cut cut;
@@ -3946,7 +4574,11 @@ typedef struct nnti_conv_weight {
     size_t table_bytes, packed_group, image_floats, product_group, scratch_floats;
 } nnti_conv_weight;
 
-enum { NNTI_CONV_BLOCK = 384 * 1024 };
+enum {
+    NNTI_CONV_BLOCK = 384 * 1024,   /* floats of a block's operands, about */
+    NNTI_CONV_FEW = 32,             /* weights of a filter for which sums along positions are faster */
+    NNTI_CONV_DOTS = 8              /* filters of a chunk */
+};
 
 static void nnti_conv_weight_plan(const nnti_exec *e, const nnt_op *op, nnti_conv_weight *t)
 {
@@ -3961,12 +4593,19 @@ static void nnti_conv_weight_plan(const nnti_exec *e, const nnt_op *op, nnti_con
     row = (int64_t)op->out_c * op->out_w + (int64_t)op->in_c * t->band_width * op->stride_h;
     sample = (int64_t)op->out_c * op->out_h * op->out_w
            + (int64_t)op->in_c * t->band_width * ((op->out_h - 1) * op->stride_h + span_h + 1);
+    t->dots = t->channels * op->kernel_h * op->kernel_w <= NNTI_CONV_FEW;
+    if (t->dots) {
+        row = (int64_t)op->in_c * op->kernel_h * op->kernel_w * op->out_w;
+        sample = row * op->out_h;
+    }
     t->samples = (int)nnti_max64(1, nnti_min64(256, NNTI_CONV_BLOCK / sample));
     t->rows = op->out_h;
     if (sample > NNTI_CONV_BLOCK) t->rows = (int)nnti_max64(1, nnti_min64(op->out_h, NNTI_CONV_BLOCK / row));
     t->bands = (op->out_h + t->rows - 1) / t->rows;
     t->band_rows = (t->rows - 1) * op->stride_h + span_h + 1;
+    t->positions = (int)nnti_round_up((size_t)t->rows * (size_t)op->out_w, (size_t)t->isa->lanes);
     t->image_floats = nnti_round_up((size_t)t->samples * (size_t)op->in_c * (size_t)t->band_rows * (size_t)t->band_width, 16);
+    if (t->dots) t->image_floats = (size_t)t->samples * (size_t)op->in_c * (size_t)(op->kernel_h * op->kernel_w) * (size_t)t->positions;
     t->g.m = t->filters;
     t->g.n = (int64_t)t->channels * op->kernel_h * op->kernel_w;
     t->g.k = t->samples * t->rows * op->out_w;
@@ -3979,9 +4618,10 @@ static void nnti_conv_weight_plan(const nnti_exec *e, const nnt_op *op, nnti_con
     t->g.b.lines.outer_stride = (ptrdiff_t)op->dilation_h * t->band_width * t->channels;
     nnti_gemm_plan(&t->g, t->isa);
     t->table_bytes = nnti_round_up((size_t)t->g.k * sizeof(int32_t), 64);
-    t->packed_group = nnti_gemm_packed(&t->g);
+    t->packed_group = t->dots ? 0 : nnti_gemm_packed(&t->g);
+    if (t->dots) t->g.ldc = (ptrdiff_t)t->g.n * t->isa->lanes;
     t->product_group = nnti_round_up((size_t)t->filters * (size_t)t->g.ldc, 16);
-    t->scratch_floats = nnti_gemm_scratch(&t->g);
+    t->scratch_floats = t->dots ? 0 : nnti_gemm_scratch(&t->g);
     t->cut = nnti_gemm_cut_of(&t->g);
 }
 static size_t nnti_conv_weight_sums(const nnti_conv_weight *t) { return nnti_round_up((size_t)t->op->out_c * sizeof(double), 64); }
@@ -3996,7 +4636,7 @@ static size_t nnti_cpu_conv_weight_workspace(const nnti_exec *e, const nnt_op *o
     groups = (size_t)op->groups;
     floats = groups * (t.packed_group + t.product_group) + t.image_floats
            + (size_t)nnti_pool_threads(e->pool) * t.scratch_floats + nnti_round_up((size_t)t.samples * (size_t)op->out_c, 16);
-    return t.table_bytes + nnti_conv_weight_sums(&t) + sizeof(float) * floats;
+    return t.table_bytes + nnti_gemm_table_bytes(&t.g) + nnti_conv_weight_sums(&t) + sizeof(float) * floats;
 }
 /* One image row [channels][width] of a group becomes [band_width][channels]. */
 static void nnti_conv_weight_row(const nnti_conv_weight *t, const float *x, int ih, float *to)
@@ -4010,8 +4650,7 @@ static void nnti_conv_weight_row(const nnti_conv_weight *t, const float *x, int 
     }
     memset(to, 0, (size_t)q0 * (size_t)channels * sizeof *to);
     memset(to + q1 * channels, 0, (size_t)(t->band_width - q1) * (size_t)channels * sizeof *to);
-    if (channels == 1) memcpy(to + q0, x + (ptrdiff_t)ih * op->in_w, (size_t)(q1 - q0) * sizeof *to);
-    else t->isa->pack_transposed(to + q0 * channels, channels, (int)channels, x + (ptrdiff_t)ih * op->in_w,
+    t->isa->pack_transposed(to + q0 * channels, channels, (int)channels, x + (ptrdiff_t)ih * op->in_w,
                                  (ptrdiff_t)op->in_h * op->in_w, (int)channels, q1 - q0);
 }
 /* A part of a sample of the block: some tiles of gy and some rows of x', of all groups. */
@@ -4040,6 +4679,49 @@ static void nnti_conv_weight_pack_task(void *arg, int64_t chunk, int worker)
                              t->image + (((ptrdiff_t)s * op->groups + group) * t->band_rows + r) * t->band_width * t->channels);
     }
 }
+/* dots: x' of a part of one sample of the block. */
+static void nnti_conv_weight_window_task(void *arg, int64_t chunk, int worker)
+{
+    const nnti_conv_weight *t = (const nnti_conv_weight *)arg;
+    const nnt_op *op = t->op;
+    const int s = (int)(chunk / t->parts), part = (int)(chunk % t->parts), taps = op->kernel_h * op->kernel_w;
+    const int lines = op->in_c * taps, k = t->block_rows * op->out_w;
+    int i;
+    (void)worker;
+    for (i = (int)((int64_t)lines * part / t->parts); i < (int)((int64_t)lines * (part + 1) / t->parts); i++) {
+        const int c = i / taps, kh = i % taps / op->kernel_w, kw = i % op->kernel_w;
+        float *to = t->image + ((ptrdiff_t)s * lines + i) * t->positions;
+        nnti_conv_window(t->isa, t->x + ((ptrdiff_t)(t->n0 + s) * op->in_c + c) * op->in_h * op->in_w, op->in_h, op->in_w,
+                         t->row0 * op->stride_h + kh * op->dilation_h - op->pad_h, op->stride_h, t->block_rows,
+                         kw * op->dilation_w - op->pad_w, op->stride_w, op->out_w, to, op->out_w);
+        memset(to + k, 0, (size_t)(t->positions - k) * sizeof *to);
+    }
+}
+/* dots: some filters of a group with all of its (c, kh, kw), for all samples of the block. */
+static void nnti_conv_weight_dots_task(void *arg, int64_t chunk, int worker)
+{
+    const nnti_conv_weight *t = (const nnti_conv_weight *)arg;
+    const nnt_op *op = t->op;
+    const int pieces = (t->filters + NNTI_CONV_DOTS - 1) / NNTI_CONV_DOTS, group = (int)(chunk / pieces), lines = (int)t->g.n;
+    const int f0 = (int)(chunk % pieces) * NNTI_CONV_DOTS, f1 = nnti_min(t->filters, f0 + NNTI_CONV_DOTS), k = t->block_rows * op->out_w;
+    const int blocks = (lines + t->isa->dot_columns - 1) / t->isa->dot_columns;
+    const ptrdiff_t plane = (ptrdiff_t)op->out_h * op->out_w;
+    float *product = t->product + (size_t)group * t->product_group;
+    int s, b, f;
+    (void)worker;
+    if (!t->g.end.add) memset(product + f0 * t->g.ldc, 0, (size_t)((f1 - f0) * t->g.ldc) * sizeof *product);
+    for (s = 0; s < t->block_samples; s++) {
+        const float *gy = t->gy + ((ptrdiff_t)(t->n0 + s) * op->out_c + (ptrdiff_t)group * t->filters) * plane + (ptrdiff_t)t->row0 * op->out_w;
+        const float *image = t->image + ((ptrdiff_t)s * op->groups + group) * lines * t->positions;
+        for (b = 0; b < blocks; b++) {
+            const int line = lines * b / blocks, count = lines * (b + 1) / blocks - line;
+            for (f = f0; f < f1; f += 2)
+                t->isa->dots(gy + f * plane, plane, nnti_min(2, f1 - f), image + (ptrdiff_t)line * t->positions, t->positions, count, k,
+                             product + f * t->g.ldc + (ptrdiff_t)line * t->isa->lanes, t->g.ldc);
+        }
+        for (f = f0; f < f1; f++) t->gb_part[s * op->out_c + group * t->filters + f] = t->isa->sum(gy + f * plane, k);
+    }
+}
 static void nnti_conv_weight_task(void *arg, int64_t chunk, int worker)
 {
     const nnti_conv_weight *t = (const nnti_conv_weight *)arg;
@@ -4053,18 +4735,23 @@ static void nnti_conv_weight_task(void *arg, int64_t chunk, int worker)
                     columns * t->cut.columns, nnti_min64(g.n, (columns + 1) * t->cut.columns),
                     t->scratch + (size_t)worker * t->scratch_floats);
 }
-/* gw' of one filter, [kh][kw][c], to gw's [c][kh][kw]. */
+/* gw' of one filter, [kh][kw][c] or dots' [c][kh][kw][lane], to gw's [c][kh][kw]. */
 static void nnti_conv_weight_out_task(void *arg, int64_t chunk, int worker)
 {
     const nnti_conv_weight *t = (const nnti_conv_weight *)arg;
-    const int taps = t->op->kernel_h * t->op->kernel_w;
+    const int taps = t->op->kernel_h * t->op->kernel_w, lanes = t->isa->lanes;
     const int64_t group = chunk / t->filters, f = chunk % t->filters;
     const float *from = t->product + (size_t)group * t->product_group + f * t->g.ldc;
     float *gw = (float *)t->op->at[NNT_GW] + chunk * t->channels * taps, *gb = (float *)t->op->at[NNT_GB];
-    int c, k;
+    int c, k, l;
     (void)worker;
     for (c = 0; c < t->channels; c++)
-        for (k = 0; k < taps; k++, gw++) *gw = t->accumulate ? *gw + from[k * t->channels + c] : from[k * t->channels + c];
+        for (k = 0; k < taps; k++, gw++) {
+            float s = 0.0f;
+            if (t->dots) for (l = 0; l < lanes; l++) s += *from++;
+            else s = from[k * t->channels + c];
+            *gw = t->accumulate ? *gw + s : s;
+        }
     if (gb) gb[chunk] = (float)(t->gb_sum[chunk] + (t->accumulate ? gb[chunk] : 0.0));
 }
 static void nnti_conv_weight_table(nnti_conv_weight *t)
@@ -4086,8 +4773,11 @@ static void nnti_cpu_conv_weight(const nnti_exec *e, const nnt_op *op, const nnt
     nnti_conv_weight_plan(e, op, &t);
     big = (double)run->count * op->out_c * op->out_h * op->out_w * (double)t.g.n > 2e5;
     t.table = (int32_t *)(void *)w;
-    t.gb_sum = (double *)(void *)(w + t.table_bytes);
-    t.packed = (float *)(void *)(w + t.table_bytes + nnti_conv_weight_sums(&t));
+    w += t.table_bytes;
+    nnti_gemm_tables(&t.g, (int32_t *)(void *)w);
+    w += nnti_gemm_table_bytes(&t.g);
+    t.gb_sum = (double *)(void *)w;
+    t.packed = (float *)(void *)(w + nnti_conv_weight_sums(&t));
     t.image = t.packed + (size_t)op->groups * t.packed_group;
     t.product = t.image + t.image_floats;
     t.scratch = t.product + (size_t)op->groups * t.product_group;
@@ -4097,6 +4787,7 @@ static void nnti_cpu_conv_weight(const nnti_exec *e, const nnt_op *op, const nnt
     t.count = run->count;
     t.accumulate = run->accumulate != 0;
     t.g.b.table = t.table;
+    t.g.in_place = 1;
     nnti_conv_weight_table(&t);
     for (f = 0; f < op->out_c; f++) t.gb_sum[f] = 0.0;
     for (t.n0 = 0; t.n0 < run->count; t.n0 += t.samples)
@@ -4106,8 +4797,9 @@ static void nnti_cpu_conv_weight(const nnti_exec *e, const nnt_op *op, const nnt
             t.block_rows = nnti_min(t.rows, op->out_h - t.row0);
             t.parts = t.block_samples >= 8 ? 1 : 8;
             t.g.k = t.block_samples * t.block_rows * op->out_w;
-            nnti_parallel_if(e, big, (int64_t)t.block_samples * t.parts, nnti_conv_weight_pack_task, &t);
-            nnti_parallel_if(e, big, (int64_t)op->groups * t.cut.row_blocks * t.cut.column_blocks, nnti_conv_weight_task, &t);
+            nnti_parallel_if(e, big, (int64_t)t.block_samples * t.parts, t.dots ? nnti_conv_weight_window_task : nnti_conv_weight_pack_task, &t);
+            if (t.dots) nnti_parallel_if(e, big, op->groups * nnti_ceil_div(t.filters, NNTI_CONV_DOTS), nnti_conv_weight_dots_task, &t);
+            else nnti_parallel_if(e, big, (int64_t)op->groups * t.cut.row_blocks * t.cut.column_blocks, nnti_conv_weight_task, &t);
             for (s = 0; s < t.block_samples; s++)
                 for (f = 0; f < op->out_c; f++) t.gb_sum[f] += t.gb_part[s * op->out_c + f];
             t.g.end.add = 1;
@@ -5242,6 +5934,262 @@ static void nnti_cpu_mse(const nnti_exec *e, const nnt_op *op, const nnt_run *ru
 }
 
 /* ============================================================================
+   >>fused    Ops that keep a large map out of the arena: a few samples at a time pass through the workspace
+   Convolution or batch norm followed by max pooling, both ways, and the gradient of data that is written over the
+   activation that masks it. Built from the kernels above; how many samples at a time depends on shapes only.
+   ============================================================================ */
+
+enum { NNTI_FUSED_BYTES = 1 << 20 };        /* of the map that passes through: it stays in the second-level cache */
+
+static int nnti_fused_samples(int64_t values)       /* of one sample's map */
+{
+    return (int)nnti_max64(1, nnti_min64(64, NNTI_FUSED_BYTES / (int64_t)sizeof(float) / values));
+}
+static int64_t nnti_mid_size(const nnt_op *op) { return (int64_t)op->out_c * op->mid_h * op->mid_w; }
+static size_t nnti_fused_map_bytes(int64_t values)
+{
+    return nnti_round_up((size_t)(values * nnti_fused_samples(values)) * sizeof(float), NNTI_ALIGN);
+}
+/* The convolution (or batch norm) inside of a fused op, on the workspace behind the map. */
+static nnt_op nnti_fused_front(const nnt_op *op, int kind, size_t map_bytes)
+{
+    nnt_op front = *op;
+    front.kind = kind;
+    front.out_h = op->mid_h;
+    front.out_w = op->mid_w;
+    front.workspace = (char *)op->workspace + map_bytes;
+    front.workspace_bytes = op->workspace_bytes - nnti_min_size(map_bytes, op->workspace_bytes);
+    return front;
+}
+/* The pooling inside of it. */
+static nnt_op nnti_fused_pool(const nnt_op *op, int kind)
+{
+    nnt_op pool = *op;
+    pool.kind = kind;
+    pool.flags = 0;
+    pool.in_c = op->out_c;
+    pool.in_h = op->mid_h;
+    pool.in_w = op->mid_w;
+    pool.kernel_h = op->pool_kernel_h;  pool.kernel_w = op->pool_kernel_w;
+    pool.stride_h = op->pool_stride_h;  pool.stride_w = op->pool_stride_w;
+    pool.pad_h = op->pool_pad_h;        pool.pad_w = op->pool_pad_w;
+    pool.dilation_h = pool.dilation_w = pool.groups = 1;
+    return pool;
+}
+static void *nnti_skip(const nnt_op *op, int role, int64_t values)
+{
+    char *p = (char *)op->at[role];
+    return p ? p + values * (int64_t)sizeof(float) : NULL;
+}
+static void *nnti_skip_aux(const nnt_op *op, int64_t values)
+{
+    char *p = (char *)op->at[NNT_AUX];
+    return p ? p + values * ((int64_t)op->pool_kernel_h * op->pool_kernel_w <= 256 ? 1 : 4) : NULL;
+}
+
+static size_t nnti_fused_forward_bytes(const nnt_op *op)
+{
+    const int64_t mid = nnti_mid_size(op);
+    return nnti_fused_map_bytes(mid) + nnti_round_up((size_t)(nnti_out_size(op) * nnti_fused_samples(mid)) * sizeof(float), NNTI_ALIGN);
+}
+/* X ... -> Y AUX, the front being CONV or BN_APPLY or BN_EVAL. Without Y only AUX is wanted: Y goes to the workspace. */
+static void nnti_fused_forward(const nnti_exec *e, const nnt_op *op, const nnt_run *run, int front_kind)
+{
+    const int64_t in = nnti_in_size(op), out = nnti_out_size(op);
+    const size_t map = nnti_fused_forward_bytes(op);
+    const int each = nnti_fused_samples(nnti_mid_size(op));
+    nnt_op front = nnti_fused_front(op, front_kind, map), pool = nnti_fused_pool(op, NNT_OP_MAXPOOL);
+    nnt_run part = *run;
+    int i;
+    front.at[NNT_Y] = pool.at[NNT_X] = op->workspace;
+    for (i = 0; i < run->count; i += each) {
+        part.count = nnti_min(each, run->count - i);
+        front.at[NNT_X] = nnti_skip(op, NNT_X, i * in);
+        pool.at[NNT_Y] = op->at[NNT_Y] ? nnti_skip(op, NNT_Y, i * out) : (char *)op->workspace + nnti_fused_map_bytes(nnti_mid_size(op));
+        pool.at[NNT_AUX] = nnti_skip_aux(op, i * out);
+        if (front_kind == NNT_OP_CONV) nnti_cpu_conv(e, &front, &part);
+        else nnti_cpu_bn_apply(e, &front, &part);
+        nnti_cpu_maxpool(e, &pool, &part);
+    }
+}
+static void nnti_cpu_conv_pool(const nnti_exec *e, const nnt_op *op, const nnt_run *run) { nnti_fused_forward(e, op, run, NNT_OP_CONV); }
+static size_t nnti_cpu_conv_pool_workspace(const nnti_exec *e, const nnt_op *op, int batch)
+{
+    const size_t map = nnti_fused_forward_bytes(op);
+    const nnt_op front = nnti_fused_front(op, NNT_OP_CONV, map);
+    return map + nnti_cpu_conv_workspace(e, &front, nnti_min(batch, nnti_fused_samples(nnti_mid_size(op))));
+}
+static void nnti_cpu_bn_pool(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    nnti_fused_forward(e, op, run, op->at[NNT_STATS] ? NNT_OP_BN_APPLY : NNT_OP_BN_EVAL);
+}
+static size_t nnti_cpu_bn_pool_workspace(const nnti_exec *e, const nnt_op *op, int batch)
+{
+    (void)e; (void)batch;
+    return nnti_fused_forward_bytes(op);
+}
+
+/* GX (over MASK, if they are one) = gradient of data of `front`, whose GY is the map in the workspace when op pools, else
+   op's own. The result of a few samples is made behind the map, then masked on its way out. */
+static void nnti_data_over_mask(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    const int pools = op->kind == NNT_OP_CONV_POOL_DATA;
+    const int64_t in = nnti_in_size(op), out = nnti_out_size(op);
+    const size_t map = pools ? nnti_fused_map_bytes(nnti_mid_size(op)) : 0;
+    const size_t data = op->flags & NNT_OPF_OVER ? nnti_fused_map_bytes(in) : 0;
+    int each = pools ? nnti_fused_samples(nnti_mid_size(op)) : 64, i;
+    nnt_op front = nnti_fused_front(op, NNT_OP_CONV_DATA, map + data), pool;
+    nnt_run part = *run;
+    memset(&pool, 0, sizeof pool);
+    if (data) each = nnti_min(each, nnti_fused_samples(in));
+    if (pools) {
+        pool = nnti_fused_pool(op, NNT_OP_MAXPOOL_GRAD);
+        front.at[NNT_GY] = pool.at[NNT_GX] = op->workspace;
+    } else {
+        front.out_h = op->out_h;
+        front.out_w = op->out_w;
+    }
+    if (data) {
+        front.flags &= ~NNT_OPF_MASK;
+        front.at[NNT_GX] = (char *)op->workspace + map;
+    }
+    for (i = 0; i < run->count; i += each) {
+        part.count = nnti_min(each, run->count - i);
+        if (pools) {
+            pool.at[NNT_GY] = nnti_skip(op, NNT_GY, i * out);
+            pool.at[NNT_AUX] = nnti_skip_aux(op, i * out);
+            nnti_cpu_maxpool_grad(e, &pool, &part);
+        } else {
+            front.at[NNT_GY] = nnti_skip(op, NNT_GY, i * out);
+        }
+        if (!data) {
+            front.at[NNT_GX] = nnti_skip(op, NNT_GX, i * in);
+            front.at[NNT_MASK] = nnti_skip(op, NNT_MASK, i * in);
+        }
+        nnti_cpu_conv_data(e, &front, &part);
+        if (data) {                         /* gx = mask > 0 ? result : 0 */
+            nnt_op act;
+            memset(&act, 0, sizeof act);
+            act.kind = NNT_OP_ACT_GRAD;
+            act.variant = NNT_ACT_RELU;
+            act.in_c = act.out_c = op->in_c;
+            act.in_h = act.out_h = op->in_h;
+            act.in_w = act.out_w = op->in_w;
+            act.at[NNT_GY] = front.at[NNT_GX];
+            act.at[NNT_Y] = nnti_skip(op, NNT_MASK, i * in);
+            act.at[NNT_GX] = nnti_skip(op, NNT_GX, i * in);
+            nnti_cpu_act_grad(e, &act, &part);
+        }
+    }
+}
+static void nnti_cpu_conv_pool_data(const nnti_exec *e, const nnt_op *op, const nnt_run *run) { nnti_data_over_mask(e, op, run); }
+static size_t nnti_cpu_conv_pool_data_workspace(const nnti_exec *e, const nnt_op *op, int batch)
+{
+    const int pools = op->kind == NNT_OP_CONV_POOL_DATA;
+    const size_t map = pools ? nnti_fused_map_bytes(nnti_mid_size(op)) : 0;
+    const size_t data = op->flags & NNT_OPF_OVER ? nnti_fused_map_bytes(nnti_in_size(op)) : 0;
+    nnt_op front = nnti_fused_front(op, NNT_OP_CONV_DATA, map + data);
+    if (!pools) {
+        front.out_h = op->out_h;
+        front.out_w = op->out_w;
+        return data + nnti_cpu_conv_data_workspace(e, &front, batch);
+    }
+    return map + data + nnti_cpu_conv_data_workspace(e, &front, nnti_min(batch, nnti_fused_samples(nnti_mid_size(op))));
+}
+static void nnti_cpu_conv_data_any(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    if (op->flags & NNT_OPF_OVER) nnti_data_over_mask(e, op, run);
+    else nnti_cpu_conv_data(e, op, run);
+}
+static size_t nnti_cpu_conv_data_any_workspace(const nnti_exec *e, const nnt_op *op, int batch)
+{
+    return op->flags & NNT_OPF_OVER ? nnti_cpu_conv_pool_data_workspace(e, op, batch) : nnti_cpu_conv_data_workspace(e, op, batch);
+}
+
+/* X GY AUX -> GW [GB]: the unpooled gradient passes through the workspace. */
+static void nnti_cpu_conv_pool_weight(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    const int64_t in = nnti_in_size(op), out = nnti_out_size(op);
+    const size_t map = nnti_fused_map_bytes(nnti_mid_size(op));
+    const int each = nnti_fused_samples(nnti_mid_size(op));
+    nnt_op front = nnti_fused_front(op, NNT_OP_CONV_WEIGHT, map), pool = nnti_fused_pool(op, NNT_OP_MAXPOOL_GRAD);
+    nnt_run part = *run;
+    int i;
+    front.at[NNT_GY] = pool.at[NNT_GX] = op->workspace;
+    for (i = 0; i < run->count; i += each) {
+        part.count = nnti_min(each, run->count - i);
+        part.accumulate = run->accumulate || i > 0;
+        pool.at[NNT_GY] = nnti_skip(op, NNT_GY, i * out);
+        pool.at[NNT_AUX] = nnti_skip_aux(op, i * out);
+        front.at[NNT_X] = nnti_skip(op, NNT_X, i * in);
+        nnti_cpu_maxpool_grad(e, &pool, &part);
+        nnti_cpu_conv_weight(e, &front, &part);
+    }
+}
+static size_t nnti_cpu_conv_pool_weight_workspace(const nnti_exec *e, const nnt_op *op, int batch)
+{
+    const size_t map = nnti_fused_map_bytes(nnti_mid_size(op));
+    const nnt_op front = nnti_fused_front(op, NNT_OP_CONV_WEIGHT, map);
+    return map + nnti_cpu_conv_weight_workspace(e, &front, nnti_min(batch, nnti_fused_samples(nnti_mid_size(op))));
+}
+
+/* Backward of pooling and batch norm together: X GY AUX STATS [W] -> GX [GW GB], GX may be X. A channel at a time; its
+   unpooled gradient is made twice for each sample, in the worker's plane of the workspace. */
+typedef struct nnti_bn_pool_job { const nnti_exec *e; const nnt_op *op; const nnt_run *run; } nnti_bn_pool_job;
+
+static void nnti_unpool_plane(const nnt_op *op, int64_t pooled, float *plane)
+{
+    const float *gy = (const float *)op->at[NNT_GY] + pooled;
+    const int wide = (int64_t)op->pool_kernel_h * op->pool_kernel_w > 256;
+    int oh, ow;
+    memset(plane, 0, (size_t)op->mid_h * (size_t)op->mid_w * sizeof *plane);
+    for (oh = 0; oh < op->out_h; oh++)
+        for (ow = 0; ow < op->out_w; ow++) {
+            int64_t at = (int64_t)oh * op->out_w + ow;
+            int k = wide ? ((const int32_t *)op->at[NNT_AUX])[pooled + at] : ((const uint8_t *)op->at[NNT_AUX])[pooled + at];
+            int h = oh * op->pool_stride_h - op->pool_pad_h + k / op->pool_kernel_w, w = ow * op->pool_stride_w - op->pool_pad_w + k % op->pool_kernel_w;
+            plane[(int64_t)h * op->mid_w + w] += gy[at];
+        }
+}
+static void nnti_bn_pool_grad_task(void *arg, int64_t c, int worker)
+{
+    const nnti_bn_pool_job *job = (const nnti_bn_pool_job *)arg;
+    const nnt_op *op = job->op;
+    const int64_t hw = (int64_t)op->mid_h * op->mid_w, out = (int64_t)op->out_h * op->out_w;
+    const float *x = (const float *)op->at[NNT_X], *mean = (const float *)op->at[NNT_STATS];
+    float *gx = (float *)op->at[NNT_GX];
+    float *plane = (float *)((char *)op->workspace + (size_t)worker * nnti_round_up((size_t)hw * sizeof(float), NNTI_ALIGN));
+    nnti_bn_sums sums;
+    nnti_bn_backward b;
+    int64_t s;
+    memset(&sums, 0, sizeof sums);
+    for (s = 0; s < job->run->count; s++) {
+        nnti_unpool_plane(op, (s * op->out_c + c) * out, plane);
+        nnti_bn_add_products(job->e, x + (s * op->out_c + c) * hw, plane, hw, mean[c], &sums);
+    }
+    nnti_bn_weight_grads(op, job->run, c, sums);
+    b = nnti_bn_backward_of(op, c, sums, (double)job->run->count * (double)hw);
+    for (s = 0; s < job->run->count; s++) {
+        int64_t at = (s * op->out_c + c) * hw;
+        nnti_unpool_plane(op, (s * op->out_c + c) * out, plane);
+        nnti_bn_grad_row(job->e, x + at, plane, NULL, gx + at, hw, b);
+    }
+}
+static void nnti_cpu_bn_pool_grad(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    nnti_bn_pool_job job;
+    job.e = e;
+    job.op = op;
+    job.run = run;
+    nnti_parallel(e->pool, op->out_c, nnti_bn_pool_grad_task, &job);
+}
+static size_t nnti_cpu_bn_pool_grad_workspace(const nnti_exec *e, const nnt_op *op, int batch)
+{
+    (void)batch;
+    return (size_t)nnti_pool_threads(e->pool) * nnti_round_up((size_t)op->mid_h * (size_t)op->mid_w * sizeof(float), NNTI_ALIGN);
+}
+
+/* ============================================================================
    >>graph    Builders: check shapes, infer the rest, record nodes and parameters
    Writes the net's nodes and parameters; knows nothing of devices, batches or memory. Chapter SHAPES above.
    ============================================================================ */
@@ -6193,8 +7141,8 @@ static nnt_result nnti_chain_end(nnti_chain *c, size_t align, nnti_error *e)
         int forward = nnti_stage_forward_end(s), last = i + 1 == c->stages;
         if (s->orders == 0) return nnti_set_error(e, NNT_ERR_STATE, "schedule: stage '%s' has no backward", s->name);
         if (!last && s->value[NNTI_VY].bytes != s[1].value[NNTI_VX].bytes)
-            return nnti_set_error(e, NNT_ERR_STATE, "schedule: stage '%s' writes %I bytes and the next reads %I", s->name,
-                                  s->value[NNTI_VY].bytes, s[1].value[NNTI_VX].bytes);
+            return nnti_set_error(e, NNT_ERR_STATE, "schedule: stage '%s' writes %I bytes and the next reads %I",
+                                  s->name, s->value[NNTI_VY].bytes, s[1].value[NNTI_VX].bytes);
         if (!last && s->value[NNTI_VY].first_maker < 0)
             return nnti_set_error(e, NNT_ERR_STATE, "schedule: stage '%s' does not write its y", s->name);
         for (k = 0; k < s->steps; k++) {
@@ -6202,13 +7150,16 @@ static nnt_result nnti_chain_end(nnti_chain *c, size_t align, nnti_error *e)
             for (w = 0; w < p->writes; w++) {
                 int first = s->value[p->write[w]].first_maker;
                 if (k >= forward && first >= 0)
-                    return nnti_set_error(e, NNT_ERR_STATE, "schedule: backward step '%s' of stage '%s' writes a forward value",
+                    return nnti_set_error(e, NNT_ERR_STATE,
+                                          "schedule: backward step '%s' of stage '%s' writes a forward value",
                                           p->name, s->name);
                 if (k < forward && k != first && !nnti_step_reads_value(p, p->write[w]))
-                    return nnti_set_error(e, NNT_ERR_STATE, "schedule: step '%s' of stage '%s' writes a value again without "
+                    return nnti_set_error(e, NNT_ERR_STATE,
+                                          "schedule: step '%s' of stage '%s' writes a value again without "
                                           "reading it", p->name, s->name);
                 if (k < forward && !last && (p->flags & NNTI_STEP_ONCE))
-                    return nnti_set_error(e, NNT_ERR_STATE, "schedule: step '%s' of stage '%s' may not be repeated, so its "
+                    return nnti_set_error(e, NNT_ERR_STATE,
+                                          "schedule: step '%s' of stage '%s' may not be repeated, so its "
                                           "results can't be re-made", p->name, s->name);
             }
         }
@@ -6218,7 +7169,8 @@ static nnt_result nnti_chain_end(nnti_chain *c, size_t align, nnti_error *e)
     for (i = 0; i < c->stages; i++) {
         nnti_stage *s = &c->stage[i];
         for (k = 0; k < s->values; k++) s->value[k].bytes = (int64_t)nnti_round_up((size_t)s->value[k].bytes, align);
-        for (k = 0; k < s->steps; k++) s->step[k].workspace = (int64_t)nnti_round_up((size_t)s->step[k].workspace, align);
+        for (k = 0; k < s->steps; k++)
+            s->step[k].workspace = (int64_t)nnti_round_up((size_t)s->step[k].workspace, align);
     }
     return NNT_OK;
 }
@@ -6318,8 +7270,10 @@ static int nnti_calls_forward(nnti_emitter *w, int stage, const nnti_tapes *tape
 static void nnti_calls_have(nnti_emitter *w, const nnti_stage *s, const nnti_tapes *tapes)
 {
     int v;
-    for (v = 0; v < s->values; v++)
-        w->have[v] = v == NNTI_VX || (v >= NNTI_VINNER && nnti_tapes_has(tapes, s->value[v].tape)) ? NNTI_HELD : NNTI_ABSENT;
+    for (v = 0; v < s->values; v++) {
+        int there = v == NNTI_VX || (v >= NNTI_VINNER && nnti_tapes_has(tapes, s->value[v].tape));
+        w->have[v] = there ? NNTI_HELD : NNTI_ABSENT;
+    }
 }
 /* Makes a forward value again, with all that this needs. y is left out unless it is what is wanted. */
 static int nnti_calls_make(nnti_emitter *w, int stage, int value, const nnti_tapes *held)
@@ -6395,7 +7349,8 @@ typedef struct nnti_present { int value, local; int64_t bytes; } nnti_present;
 
 typedef struct nnti_life {
     nnti_storage  *storage;  size_t storage_cap;  int storages;
-    int           *operand;  size_t operand_cap;  int operands;     /* storage of each read, then each write; -1: dropped */
+    /* storage of each read, then each write; -1: dropped */
+    int           *operand;  size_t operand_cap;  int operands;
     int           *first;    size_t first_cap;      /* of call t: where its operands begin */
     int           *scratch;  size_t scratch_cap;    /* of call t: storage of its workspace, -1: none */
     int64_t       *live;     size_t live_cap;       /* bytes at call t, workspace included */
@@ -6437,7 +7392,8 @@ static int nnti_life_instance(nnti_life *f, int last, int old)
     i->old = old;
     return f->instances++;
 }
-static int nnti_life_storage(nnti_life *f, int64_t bytes, int first, int last, int value, int stage, int local, int phase)
+static int nnti_life_storage(nnti_life *f, int64_t bytes, int first, int last, int value, int stage, int local,
+                             int phase)
 {
     nnti_storage *s = &f->storage[f->storages];
     s->bytes = bytes;
@@ -6476,7 +7432,7 @@ static nnt_result nnti_life_instances(nnti_life *f, const nnti_chain *c, const n
     return NNT_OK;
 }
 /* Pass 2: storages. A result takes over the old value's storage when this call is the last that needs it and the sizes
-   are equal: a small value in a large storage would occupy more than the planner, which looks at stages alone, counts. */
+   are equal: a small value in a large storage would occupy more than the planner, looking at single stages, counts. */
 static void nnti_life_storages(nnti_life *f, const nnti_chain *c, const nnti_calls *calls)
 {
     int t, i, j;
@@ -6506,15 +7462,15 @@ static void nnti_life_storages(nnti_life *f, const nnti_chain *c, const nnti_cal
         }
     }
 }
-/* What a list of calls needs. `present` values exist before it, `wanted` ones (numbers; -1: none) must exist after it. */
+/* What a list of calls needs. `present` values exist before it, `wanted` ones (numbers; -1: none) must outlast it. */
 static nnt_result nnti_simulate(const nnt_allocator *a, nnti_life *f, const nnti_chain *c, const nnti_calls *calls,
                                 const nnti_present *present, int presents, const int *wanted, int wanteds)
 {
     int t, i, end = calls->count;
     nnt_result r;
+    f->refused = -1;
     if (!nnti_life_room(a, f, end, nnti_chain_numbers(c), presents)) return NNT_ERR_MEMORY;
     f->storages = f->operands = f->instances = f->joins = 0;
-    f->refused = -1;
     for (i = 0; i < nnti_chain_numbers(c); i++) f->current[i] = -1;
     for (i = 0; i < presents; i++) f->current[present[i].value] = nnti_life_instance(f, -1, -1);
     r = nnti_life_instances(f, c, calls);
@@ -6523,8 +7479,8 @@ static nnt_result nnti_simulate(const nnt_allocator *a, nnti_life *f, const nnti
     for (i = 0; i < wanteds; i++)
         if (wanted[i] >= 0 && f->current[wanted[i]] >= 0) f->instance[f->current[wanted[i]]].last = end;
     for (i = 0; i < presents; i++)
-        f->instance[i].storage = nnti_life_storage(f, present[i].bytes, 0, nnti_max(0, f->instance[i].last), present[i].value,
-                                                   0, present[i].local, NNTI_PRESENT);
+        f->instance[i].storage = nnti_life_storage(f, present[i].bytes, 0, nnti_max(0, f->instance[i].last),
+                                                   present[i].value, 0, present[i].local, NNTI_PRESENT);
     nnti_life_storages(f, c, calls);
     for (i = 0; i < f->operands; i++) if (f->operand[i] >= 0) f->operand[i] = f->instance[f->operand[i]].storage;
     memset(f->live, 0, ((size_t)end + 1) * sizeof *f->live);
@@ -6550,7 +7506,8 @@ static void nnti_life_workspaces(nnti_life *f, const nnti_chain *c, const nnti_c
     for (t = 0; t < calls->count; t++) {
         const nnti_call *k = &calls->call[t];
         int64_t bytes = nnti_call_step(c, k)->workspace;
-        f->scratch[t] = bytes ? nnti_life_storage(f, bytes, t, t, NNTI_NO_VALUE, k->stage, NNTI_NO_VALUE, k->phase) : -1;
+        f->scratch[t] = -1;
+        if (bytes) f->scratch[t] = nnti_life_storage(f, bytes, t, t, NNTI_NO_VALUE, k->stage, NNTI_NO_VALUE, k->phase);
     }
 }
 
@@ -6690,7 +7647,8 @@ enum {
     NNTI_WAY_RANGE,         /* forward to x_at keeping the level's tapes but no outputs, (at, b), then taped (a, at) */
     NNTI_WAY_REMAKE         /* of a taped range: make x_at from tapes, taped (at, b), taped (a, at) */
 };
-typedef struct nnti_choice { int kind, level, at, first, second; } nnti_choice;    /* first, second: the parts' own choice */
+/* first, second: the parts' own choice */
+typedef struct nnti_choice { int kind, level, at, first, second; } nnti_choice;
 
 /* A way with its numbers: peak = max(least, held + peak of first part, peak of second), work likewise a sum. */
 typedef struct nnti_way {
@@ -6706,7 +7664,7 @@ typedef struct nnti_front { int first, count; } nnti_front;
 
 enum { NNTI_FRONT_CAP = 400 };          /* a front is thinned to so many points: options are lost, never correctness */
 enum { NNTI_EXACT_STAGES = 64 };        /* longer chains are planned on a budget cut in slots */
-enum { NNTI_SLOTS = 192 };
+enum { NNTI_SLOTS = 192, NNTI_SLOTS_LONG = 128, NNTI_LONG_STAGES = 128 };      /* fewer for very long chains */
 
 typedef struct nnti_planner {
     nnt_allocator     a;
@@ -6730,7 +7688,8 @@ typedef struct nnti_planner {
     nnti_point       *here;    size_t here_cap;    int heres;       /* front of the range at hand */
     nnti_point       *stair;   size_t stair_cap;   int stairs;
     nnti_point       *spare;   size_t spare_cap;
-    float            *slot;             /* by range: least work within 0 .. slots slots, as a share of all forward work */
+    /* by range: least work within 0 .. slots slots, as a share of all forward work */
+    float            *slot;
     int              *lowest;           /* by range: first slot that is possible */
     float            *cheapest;         /* by range: work in all slots; beside the rows, for the cache's sake */
     size_t            slot_cells;
@@ -6738,13 +7697,19 @@ typedef struct nnti_planner {
     int64_t           unit;             /* bytes of a slot */
 } nnti_planner;
 
-static const nnti_profile *nnti_profile_at(const nnti_planner *p, int stage) { return &p->profile[p->profile_of[stage]]; }
+static const nnti_profile *nnti_profile_at(const nnti_planner *p, int stage)
+{
+    return &p->profile[p->profile_of[stage]];
+}
 static int64_t nnti_x_bytes(const nnti_planner *p, int cut)
 {
     return cut < p->chain->stages ? p->chain->stage[cut].value[NNTI_VX].bytes : 0;
 }
-static int64_t nnti_g_bytes(const nnti_planner *p, int cut) { return cut < p->chain->stages ? nnti_x_bytes(p, cut) : 0; }
-static double nnti_step_work(const nnti_planner *p, const nnti_stage_step *s) { return s->flops + p->moved_work * s->moved; }
+static int64_t nnti_g_bytes(const nnti_planner *p, int cut) { return nnti_x_bytes(p, cut); }    /* of the same shape */
+static double nnti_step_work(const nnti_planner *p, const nnti_stage_step *s)
+{
+    return s->flops + p->moved_work * s->moved;
+}
 
 /* Ranges 0 <= a < b <= stages, untaped (level -1) and taped ones, in rows of equal a. */
 static int nnti_ranges(const nnti_planner *p) { return p->chain->stages * (p->chain->stages + 1) / 2; }
@@ -6753,23 +7718,27 @@ static int nnti_range(const nnti_planner *p, int level, int a, int b)
     return (level + 1) * nnti_ranges(p) + a * p->chain->stages - a * (a - 1) / 2 + b - a - 1;
 }
 
-/* Bytes at the worst call of what the emitter holds, on a chain that has only this stage. */
+static int nnti_present_add(nnti_present *present, int count, const nnti_chain *one, int value)
+{
+    present[count].value = nnti_chain_number(one, 0, value);
+    present[count].local = value;
+    present[count].bytes = one->stage[0].value[value].bytes;
+    return count + 1;
+}
 typedef struct nnti_border { int x_there, g_there, x_stays; const nnti_tapes *there, *stay; } nnti_border;
 
+/* Bytes at the worst call of what the emitter holds, on a chain that has only this stage. */
 static nnt_result nnti_stage_peak(nnti_planner *p, const nnti_chain *one, const nnti_border *b, int64_t *peak)
 {
     const nnti_stage *s = &one->stage[0];
     nnti_present present[2 + NNTI_TAPES];
     int wanted[3 + NNTI_TAPES], presents = 0, wanteds = 0, v;
     nnt_result r;
-    if (b->x_there) { present[presents].value = 0; present[presents].local = NNTI_VX; present[presents++].bytes = s->value[NNTI_VX].bytes; }
-    if (b->g_there) { present[presents].value = 3; present[presents].local = NNTI_VGY; present[presents++].bytes = s->value[NNTI_VGY].bytes; }
+    if (b->x_there) presents = nnti_present_add(present, presents, one, NNTI_VX);
+    if (b->g_there) presents = nnti_present_add(present, presents, one, NNTI_VGY);
     for (v = NNTI_VINNER; v < s->values; v++) {
-        if (b->there && nnti_tapes_has(b->there, s->value[v].tape)) {
-            present[presents].value = s->base + v;
-            present[presents].local = v;
-            present[presents++].bytes = s->value[v].bytes;
-        }
+        if (b->there && nnti_tapes_has(b->there, s->value[v].tape))
+            presents = nnti_present_add(present, presents, one, v);
         if (b->stay && nnti_tapes_has(b->stay, s->value[v].tape)) wanted[wanteds++] = s->base + v;
     }
     if (b->x_stays) wanted[wanteds++] = nnti_chain_number(one, 0, NNTI_VX);
@@ -6794,7 +7763,8 @@ static int64_t nnti_tapes_bytes(const nnti_stage *s, const nnti_tapes *t)
     for (v = NNTI_VINNER; v < s->values; v++) if (nnti_tapes_has(t, s->value[v].tape)) sum += s->value[v].bytes;
     return sum;
 }
-static nnt_result nnti_forward_peak(nnti_planner *p, const nnti_chain *one, const nnti_tapes *tapes, int x_stays, int64_t *peak)
+static nnt_result nnti_forward_peak(nnti_planner *p, const nnti_chain *one, const nnti_tapes *tapes, int x_stays,
+                                    int64_t *peak)
 {
     nnti_border b;
     memset(&b, 0, sizeof b);
@@ -6806,8 +7776,8 @@ static nnt_result nnti_forward_peak(nnti_planner *p, const nnti_chain *one, cons
     return nnti_stage_peak(p, one, &b, peak);
 }
 /* Adds the option that keeps `tapes`, and holds the values of `more` once they are made again, in every order. */
-static nnt_result nnti_try_option(nnti_planner *p, const nnti_chain *one, const nnti_tapes *tapes, const nnti_tapes *more,
-                                  int64_t forward_peak)
+static nnt_result nnti_try_option(nnti_planner *p, const nnti_chain *one, const nnti_tapes *tapes,
+                                  const nnti_tapes *more, int64_t forward_peak)
 {
     const nnti_stage *s = &one->stage[0];
     nnti_border b;
@@ -6836,7 +7806,8 @@ static nnt_result nnti_try_option(nnti_planner *p, const nnti_chain *one, const 
         if (r) return r;
         if (p->life.refused >= 0) continue;
         o.extra = nnti_calls_again(p, one, &p->emitter.out);
-        if (!nnti_grow(&p->a, (void **)&p->trial, &p->trial_cap, (size_t)p->trials + 1, sizeof o)) return NNT_ERR_MEMORY;
+        if (!nnti_grow(&p->a, (void **)&p->trial, &p->trial_cap, (size_t)p->trials + 1, sizeof o))
+            return NNT_ERR_MEMORY;
         p->trial[p->trials++] = o;
     }
     return NNT_OK;
@@ -6856,6 +7827,7 @@ static nnt_result nnti_try_all(nnti_planner *p, const nnti_chain *one)
         nnti_tapes tapes = nnti_tapes_of_bits(keep);
         int64_t peak;
         r = nnti_forward_peak(p, one, &tapes, 1, &peak);
+        if (p->life.refused >= 0) continue;            /* a step in place needs a value that these tapes hold */
         for (more = all & ~keep; !r; more = (more - 1) & all & ~keep) {
             nnti_tapes rest = nnti_tapes_of_bits(more);
             r = nnti_try_option(p, one, &tapes, &rest, peak);
@@ -6868,7 +7840,8 @@ static nnt_result nnti_try_all(nnti_planner *p, const nnti_chain *one)
 static nnt_result nnti_try_greedy(nnti_planner *p, const nnti_chain *one)
 {
     const nnti_stage *s = &one->stage[0];
-    nnti_tapes tapes = nnti_tapes_none(), dropped = nnti_tapes_none(), light = nnti_tapes_none(), none = nnti_tapes_none();
+    const nnti_tapes none = nnti_tapes_none();
+    nnti_tapes tapes = none, dropped = none, light = none;
     nnt_result r = NNT_OK;
     int v, n;
     for (v = NNTI_VINNER; v < s->values; v++) if (s->value[v].tape >= 0) nnti_tapes_add(&tapes, s->value[v].tape);
@@ -6876,10 +7849,12 @@ static nnt_result nnti_try_greedy(nnti_planner *p, const nnti_chain *one)
         int best = -1;
         double best_rate = 0;
         int64_t peak;
+        int possible;
         r = nnti_forward_peak(p, one, &tapes, 1, &peak);
-        if (!r) r = nnti_try_option(p, one, &tapes, &dropped, peak);
-        if (!r && n) r = nnti_try_option(p, one, &tapes, &light, peak);
-        if (!r && n) r = nnti_try_option(p, one, &tapes, &none, peak);
+        possible = p->life.refused < 0;
+        if (!r && possible) r = nnti_try_option(p, one, &tapes, &dropped, peak);
+        if (!r && possible && n) r = nnti_try_option(p, one, &tapes, &light, peak);
+        if (!r && possible && n) r = nnti_try_option(p, one, &tapes, &none, peak);
         for (v = NNTI_VINNER; v < s->values; v++) {
             const nnti_stage_value *q = &s->value[v];
             double rate = 0;
@@ -6909,7 +7884,8 @@ static int nnti_option_compare(const void *a, const void *b)
 }
 static int nnti_option_beats(const nnti_option *x, const nnti_option *y)
 {
-    return x->extra <= y->extra && x->tape <= y->tape && x->backward_peak <= y->backward_peak && x->forward_peak <= y->forward_peak;
+    return x->extra <= y->extra && x->tape <= y->tape && x->backward_peak <= y->backward_peak
+        && x->forward_peak <= y->forward_peak;
 }
 /* From the sorted trials to the planner's list: the Pareto set of those with exactly these tapes (NULL: of all). */
 static nnt_result nnti_filter_options(nnti_planner *p, const nnti_tapes *tapes, int *first, int *count)
@@ -6921,7 +7897,8 @@ static nnt_result nnti_filter_options(nnti_planner *p, const nnti_tapes *tapes, 
         if (tapes && !nnti_tapes_equal(&o->tapes, tapes)) continue;
         for (k = *first; k < p->options && !nnti_option_beats(&p->option[k], o); k++) { }
         if (k < p->options) continue;
-        if (!nnti_grow(&p->a, (void **)&p->option, &p->option_cap, (size_t)p->options + 1, sizeof *o)) return NNT_ERR_MEMORY;
+        if (!nnti_grow(&p->a, (void **)&p->option, &p->option_cap, (size_t)p->options + 1, sizeof *o))
+            return NNT_ERR_MEMORY;
         p->option[p->options++] = *o;
     }
     *count = p->options - *first;
@@ -6954,9 +7931,11 @@ static nnt_result nnti_profile_level(nnti_planner *p, const nnti_chain *one, int
     int v, k;
     memset(l, 0, sizeof *l);
     if (!nnti_level_needs(s, NNTI_VY, &l->tapes)) return NNT_OK;
-    for (v = NNTI_VINNER; v < s->values && number == 0; v++)
-        if (s->value[v].tape >= 0 && s->value[v].first_maker >= 0 && (s->step[s->value[v].last_maker].flags & NNTI_STEP_HEAVY))
-            nnti_tapes_add(&l->tapes, s->value[v].tape);
+    for (v = NNTI_VINNER; v < s->values && number == 0; v++) {
+        const nnti_stage_value *q = &s->value[v];
+        if (q->tape >= 0 && q->first_maker >= 0 && (s->step[q->last_maker].flags & NNTI_STEP_HEAVY))
+            nnti_tapes_add(&l->tapes, q->tape);
+    }
     l->tape = nnti_tapes_bytes(s, &l->tapes);
     if (l->tape == 0) return NNT_OK;                /* a stage without heavy steps: nothing to hold on to */
     r = nnti_filter_options(p, &l->tapes, &l->option, &l->options);
@@ -6991,7 +7970,8 @@ static nnt_result nnti_profile_last(nnti_planner *p, const nnti_chain *one, nnti
     p->emitter.out.count = 0;
     if (!nnti_calls_forward(&p->emitter, 0, NULL, NNTI_FIRST)
         || !nnti_calls_backward(&p->emitter, 0, NULL, NULL, 0)
-        || !nnti_grow(&p->a, (void **)&p->option, &p->option_cap, (size_t)p->options + 1, sizeof o)) return NNT_ERR_MEMORY;
+        || !nnti_grow(&p->a, (void **)&p->option, &p->option_cap, (size_t)p->options + 1, sizeof o))
+        return NNT_ERR_MEMORY;
     r = nnti_stage_peak(p, one, &b, &o.backward_peak);
     f->option = p->options;
     f->options = 1;
@@ -7071,7 +8051,8 @@ static nnt_result nnti_profile_all(nnti_planner *p)
     for (i = 0; i < c->stages; i++) {
         const nnti_level *l = nnti_profile_at(p, i)->level;
         for (n = 0; n < NNTI_LEVELS; n++)
-            if (l[n].exists && (n == 0 || !nnti_tapes_equal(&l[0].tapes, &l[1].tapes))) p->levels = nnti_max(p->levels, n + 1);
+            if (l[n].exists && (n == 0 || !nnti_tapes_equal(&l[0].tapes, &l[1].tapes)))
+                p->levels = nnti_max(p->levels, n + 1);
     }
     return NNT_OK;
 }
@@ -7086,62 +8067,60 @@ static int nnti_drops_kept(const nnti_stage *s, const nnti_tapes *tapes)
         if (s->value[v].keep && s->value[v].tape >= 0 && !(tapes && nnti_tapes_has(tapes, s->value[v].tape))) return 1;
     return 0;
 }
-static int nnti_way_give(nnti_take_way take, void *arg, int kind, int level, int at, int64_t least, int64_t held, double work,
-                         int first, int second)
+static nnti_way nnti_way_of(int kind, int level, int at)
 {
     nnti_way w;
     w.kind = kind;
     w.level = level;
     w.at = at;
-    w.least = least;
-    w.held = held;
-    w.work = work;
-    w.first = first;
-    w.second = second;
-    return take(arg, &w);
+    w.least = w.held = 0;
+    w.work = 0;
+    w.first = w.second = -1;
+    return w;
 }
 static int nnti_ways_tape(const nnti_planner *p, int a, int b, nnti_take_way take, void *arg)
 {
     const nnti_profile *f = nnti_profile_at(p, a);
-    const nnti_stage *s = &p->chain->stage[a];
     int k, one = b == a + 1, last = one && b == p->chain->stages;
     for (k = f->option; k < f->option + f->options; k++) {
         const nnti_option *o = &p->option[k];
-        if (!last && nnti_drops_kept(s, &o->tapes)) continue;
-        if (one) {
-            if (o->tape == 0 && !nnti_way_give(take, arg, NNTI_WAY_BACKWARD, -1, k, o->backward_peak, 0,
-                                               last ? f->work : o->extra, -1, -1)) return 0;
-        } else if (!nnti_way_give(take, arg, NNTI_WAY_TAPE, -1, k, nnti_max64(o->forward_peak + nnti_g_bytes(p, b), o->backward_peak),
-                                  nnti_x_bytes(p, a) + o->tape, f->work + o->extra, nnti_range(p, -1, a + 1, b), -1)) return 0;
+        nnti_way w = nnti_way_of(one ? NNTI_WAY_BACKWARD : NNTI_WAY_TAPE, -1, k);
+        if (!last && nnti_drops_kept(&p->chain->stage[a], &o->tapes)) continue;
+        if (one && o->tape) continue;
+        w.least = o->backward_peak;
+        w.work = last ? f->work : o->extra;
+        if (!one) {
+            w.least = nnti_max64(w.least, o->forward_peak + nnti_g_bytes(p, b));
+            w.held = nnti_x_bytes(p, a) + o->tape;
+            w.work += f->work;
+            w.first = nnti_range(p, -1, a + 1, b);
+        }
+        if (!take(arg, &w)) return 0;
     }
     return 1;
 }
-static int nnti_ways_sweep(const nnti_planner *p, int a, int b, nnti_take_way take, void *arg)
-{
-    int64_t g = nnti_g_bytes(p, b), x = nnti_x_bytes(p, a), peak = 0;
-    int j;
-    for (j = a + 1; j < b; j++) {
-        const nnti_profile *f = nnti_profile_at(p, j - 1);
-        if (nnti_drops_kept(&p->chain->stage[j - 1], NULL)) break;
-        if (j - 1 > a && p->chain->stage[j - 2].value[NNTI_VY].keep) break;
-        peak = nnti_max64(peak, g + (j - 1 == a ? f->forward_held : x + f->forward_free));
-        if (!nnti_way_give(take, arg, NNTI_WAY_SWEEP, -1, j, peak, x, p->before[j] - p->before[a],
-                           nnti_range(p, -1, j, b), nnti_range(p, -1, a, j))) return 0;
-    }
-    return 1;
-}
-static int nnti_ways_range(const nnti_planner *p, int level, int a, int b, nnti_take_way take, void *arg)
+/* level -1: forward keeps nothing (SWEEP), else the level's tapes (RANGE). */
+static int nnti_ways_sweep(const nnti_planner *p, int level, int a, int b, nnti_take_way take, void *arg)
 {
     int64_t g = nnti_g_bytes(p, b), x = nnti_x_bytes(p, a), peak = 0, held = 0;
     int j;
     for (j = a + 1; j < b; j++) {
-        const nnti_level *l = &nnti_profile_at(p, j - 1)->level[level];
-        if (!l->exists || nnti_drops_kept(&p->chain->stage[j - 1], &l->tapes)) break;
+        const nnti_profile *f = nnti_profile_at(p, j - 1);
+        const nnti_level *l = level < 0 ? NULL : &f->level[level];
+        nnti_way w = nnti_way_of(l ? NNTI_WAY_RANGE : NNTI_WAY_SWEEP, level, j);
+        if (l && !l->exists) break;
+        if (nnti_drops_kept(&p->chain->stage[j - 1], l ? &l->tapes : NULL)) break;
         if (j - 1 > a && p->chain->stage[j - 2].value[NNTI_VY].keep) break;
-        peak = nnti_max64(peak, g + (j - 1 == a ? l->forward_held : x + held + l->forward_free));
-        held += l->tape;
-        if (j > a + 1 && !nnti_way_give(take, arg, NNTI_WAY_RANGE, level, j, peak, x + held, p->before[j] - p->before[a],
-                                        nnti_range(p, -1, j, b), nnti_range(p, level, a, j))) return 0;
+        if (j - 1 == a) peak = g + (l ? l->forward_held : f->forward_held);
+        else peak = nnti_max64(peak, g + x + held + (l ? l->forward_free : f->forward_free));
+        if (l) held += l->tape;
+        if (l && j == a + 1) continue;          /* one stage: that is NNTI_WAY_TAPE */
+        w.least = peak;
+        w.held = x + held;
+        w.work = p->before[j] - p->before[a];
+        w.first = nnti_range(p, -1, j, b);
+        w.second = nnti_range(p, level, a, j);
+        if (!take(arg, &w)) return 0;
     }
     return 1;
 }
@@ -7154,18 +8133,26 @@ static int nnti_ways_taped(const nnti_planner *p, int level, int a, int b, nnti_
         const nnti_level *l = &nnti_profile_at(p, j)->level[level];
         if (!l->exists) return 1;
         all += l->tape;
-        for (k = l->option; b == a + 1 && k < l->option + l->options; k++)
-            if (!nnti_way_give(take, arg, NNTI_WAY_BACKWARD, level, k, p->option[k].backward_peak, 0, p->option[k].extra, -1, -1))
-                return 0;
+        for (k = l->option; b == a + 1 && k < l->option + l->options; k++) {
+            nnti_way w = nnti_way_of(NNTI_WAY_BACKWARD, level, k);
+            w.least = p->option[k].backward_peak;
+            w.work = p->option[k].extra;
+            if (!take(arg, &w)) return 0;
+        }
     }
     for (j = a + 1; j < b; j++) {
         const nnti_level *l = &nnti_profile_at(p, j - 1)->level[level];
+        nnti_way w = nnti_way_of(NNTI_WAY_REMAKE, level, j);
         if (l->alone) { work = 0; peak = 0; }      /* nothing before this stage needs to be made */
         held += l->tape;
         work += l->work;
         peak = nnti_max64(peak, all - l->tape + g + (j - 1 == a ? l->remake_held : x + l->remake_free));
-        if (!nnti_way_give(take, arg, NNTI_WAY_REMAKE, level, j, peak, x + held, work, nnti_range(p, level, j, b),
-                           nnti_range(p, level, a, j))) return 0;
+        w.least = peak;
+        w.held = x + held;
+        w.work = work;
+        w.first = nnti_range(p, level, j, b);
+        w.second = nnti_range(p, level, a, j);
+        if (!take(arg, &w)) return 0;
     }
     return 1;
 }
@@ -7173,8 +8160,8 @@ static int nnti_ways(const nnti_planner *p, int level, int a, int b, nnti_take_w
 {
     int l;
     if (level >= 0) return nnti_ways_taped(p, level, a, b, take, arg);
-    if (!nnti_ways_tape(p, a, b, take, arg) || !nnti_ways_sweep(p, a, b, take, arg)) return 0;
-    for (l = 0; l < p->levels; l++) if (!nnti_ways_range(p, l, a, b, take, arg)) return 0;
+    if (!nnti_ways_tape(p, a, b, take, arg)) return 0;
+    for (l = -1; l < p->levels; l++) if (!nnti_ways_sweep(p, l, a, b, take, arg)) return 0;
     return 1;
 }
 
@@ -7217,7 +8204,8 @@ static int nnti_front_fold(nnti_planner *p)
     int i = 0, k = 0, n = 0;
     nnti_point *swap;
     size_t swap_cap;
-    if (!nnti_grow(&p->a, (void **)&p->spare, &p->spare_cap, (size_t)(p->heres + p->stairs), sizeof *p->spare)) return 0;
+    if (!nnti_grow(&p->a, (void **)&p->spare, &p->spare_cap, (size_t)(p->heres + p->stairs), sizeof *p->spare))
+        return 0;
     while (i < p->heres || k < p->stairs) {
         const nnti_point *x = i < p->heres ? &p->here[i] : NULL, *y = k < p->stairs ? &p->stair[k] : NULL, *o;
         if (!y || (x && (x->peak < y->peak || (x->peak == y->peak && x->work <= y->work)))) { o = x; i++; }
@@ -7256,10 +8244,11 @@ static nnt_result nnti_fronts(nnti_planner *p)
     for (level = p->levels - 1; level >= -1; level--)
         for (a = stages - 1; a >= 0; a--)
             for (b = a + 1; b <= stages; b++) {
+                nnti_front *f = &p->front[nnti_range(p, level, a, b)];
                 p->heres = 0;
-                if (level >= 0 && b == stages) { p->front[nnti_range(p, level, a, b)].count = 0; continue; }
-                if (!nnti_ways(p, level, a, b, nnti_front_take, p) || !nnti_front_store(p, &p->front[nnti_range(p, level, a, b)]))
-                    return NNT_ERR_MEMORY;
+                f->count = 0;
+                if (level >= 0 && b == stages) continue;
+                if (!nnti_ways(p, level, a, b, nnti_front_take, p) || !nnti_front_store(p, f)) return NNT_ERR_MEMORY;
             }
     return NNT_OK;
 }
@@ -7273,28 +8262,31 @@ static int nnti_slots_of(const nnti_planner *p, int64_t bytes)
     int64_t n = nnti_ceil_div(bytes, p->unit);
     return n > p->slots ? p->slots + 1 : (int)n;
 }
-/* to[i] = min(to[i], work + first[i] + second[i]) */
-static void nnti_slots_relax_c(float *to, const float *first, const float *second, float work, int count)
+/* to[i] = min(to[i], work + first[i] + second[i]). Rows fall: where to[i] has come down to `least`, below which the sum
+   can't come, the rest has nothing to gain. */
+static void nnti_slots_relax_c(float *to, const float *first, const float *second, float work, float least, int count)
 {
     int i;
-    for (i = 0; i < count; i++) {
+    for (i = 0; i < count && to[i] > least; i++) {
         float v = work + first[i] + second[i];
         to[i] = v < to[i] ? v : to[i];
     }
 }
 #if defined(NNTI_X86)
-NNTI_AVX2 static void nnti_slots_relax_avx2(float *to, const float *first, const float *second, float work, int count)
+NNTI_AVX2 static void nnti_slots_relax_avx2(float *to, const float *first, const float *second, float work,
+                                            float least, int count)
 {
     __m256 w = _mm256_set1_ps(work);
     int i = 0;
-    for (; i + 8 <= count; i += 8) {
+    for (; i + 8 <= count && to[i] > least; i += 8) {
         __m256 v = _mm256_add_ps(_mm256_add_ps(w, _mm256_loadu_ps(first + i)), _mm256_loadu_ps(second + i));
         _mm256_storeu_ps(to + i, _mm256_min_ps(v, _mm256_loadu_ps(to + i)));
     }
-    nnti_slots_relax_c(to + i, first + i, second + i, work, count - i);
+    nnti_slots_relax_c(to + i, first + i, second + i, work, least, count - i);
 }
 #endif
-static const float *nnti_slots_row(const nnti_planner *p, int range)      /* range -1: the row of zeros behind the last */
+/* range -1: the row of zeros behind the last */
+static const float *nnti_slots_row(const nnti_planner *p, int range)
 {
     int row = range >= 0 ? range : (p->levels + 1) * nnti_ranges(p);
     return p->slot + (size_t)row * (size_t)(p->slots + 1);
@@ -7309,46 +8301,33 @@ static int nnti_slots_lowest(const nnti_planner *p, const nnti_way *w)
 }
 typedef struct nnti_slots_range { nnti_planner *p; float *row; int lowest; } nnti_slots_range;
 
-/* Rows fall, so from the slot on whose work is at most what the way costs at the least it has nothing to give. */
-static int nnti_slots_end(const nnti_planner *p, const float *row, int low, float least)
-{
-    int high = p->slots + 1;
-    while (low < high) {
-        int mid = (low + high) / 2;
-        if (row[mid] > least) low = mid + 1;
-        else high = mid;
-    }
-    return high;
-}
 static int nnti_slots_take(void *arg, const nnti_way *w)
 {
     nnti_slots_range *s = (nnti_slots_range *)arg;
     nnti_planner *p = s->p;
-    int low = nnti_slots_lowest(p, w), held, end;
+    int low = nnti_slots_lowest(p, w), held = w->first >= 0 ? nnti_slots_of(p, w->held) : 0, count = p->slots - low + 1;
     float work = (float)(w->work / p->before[p->chain->stages]), least = work;
     const float *first, *second;
-    if (low > p->slots) return 1;
+    if (count <= 0) return 1;
+    first = nnti_slots_row(p, w->first) + low - held;
+    second = nnti_slots_row(p, w->second) + low;
     s->lowest = nnti_min(s->lowest, low);
     if (w->first >= 0) least += p->cheapest[w->first];
     if (w->second >= 0) least += p->cheapest[w->second];
-    end = nnti_slots_end(p, s->row, low, least);
-    if (end == low) return 1;
-    held = w->first >= 0 ? nnti_slots_of(p, w->held) : 0;
-    first = nnti_slots_row(p, w->first);
-    second = nnti_slots_row(p, w->second);
 #if defined(NNTI_X86)
-    if (p->isa >= NNTI_ISA_AVX2 && p->isa <= NNTI_ISA_AVX512) {
-        nnti_slots_relax_avx2(s->row + low, first + low - held, second + low, work, end - low);
+    if (p->isa == NNTI_ISA_AVX2 || p->isa == NNTI_ISA_AVX512) {
+        nnti_slots_relax_avx2(s->row + low, first, second, work, least, count);
         return 1;
     }
 #endif
-    nnti_slots_relax_c(s->row + low, first + low - held, second + low, work, end - low);
+    nnti_slots_relax_c(s->row + low, first, second, work, least, count);
     return 1;
 }
 /* A slot is chosen so that the largest x is a whole number of them: chains of equal stages lose nothing to rounding. */
 static void nnti_slots_unit(nnti_planner *p, int64_t budget)
 {
-    int64_t largest = 1, unit = nnti_max64(1, budget / NNTI_SLOTS);
+    int slots = p->chain->stages > NNTI_LONG_STAGES ? NNTI_SLOTS_LONG : NNTI_SLOTS;
+    int64_t largest = 1, unit = nnti_max64(1, budget / slots);
     int i;
     for (i = 0; i < p->chain->stages; i++) largest = nnti_max64(largest, nnti_x_bytes(p, i));
     if (largest > unit) unit = nnti_ceil_div(largest, nnti_ceil_div(largest, unit));
@@ -7495,8 +8474,10 @@ static nnt_result nnti_walk_range(nnti_walk *w, int level, int a, int b, int sta
     switch (c.kind) {
     case NNTI_WAY_BACKWARD:
         o = &p->option[c.at];
-        if (b == p->chain->stages)
-            return nnti_walk_forward(w, a, NULL) && nnti_calls_backward(w->to, a, NULL, NULL, 0) ? NNT_OK : NNT_ERR_MEMORY;
+        if (b == p->chain->stages) {
+            if (!nnti_walk_forward(w, a, NULL)) return NNT_ERR_MEMORY;
+            return nnti_calls_backward(w->to, a, NULL, NULL, 0) ? NNT_OK : NNT_ERR_MEMORY;
+        }
         return nnti_calls_backward(w->to, a, &o->tapes, &o->held, o->order) ? NNT_OK : NNT_ERR_MEMORY;
     case NNTI_WAY_TAPE:
         o = &p->option[c.at];
@@ -7511,9 +8492,10 @@ static nnt_result nnti_walk_range(nnti_walk *w, int level, int a, int b, int sta
         r = nnti_walk_range(w, level, c.at, b, c.first);
         return r ? r : nnti_walk_range(w, level, a, c.at, c.second);
     default:
-        for (i = a; i < c.at; i++)
-            if (!nnti_walk_forward(w, i, c.kind == NNTI_WAY_RANGE ? &nnti_profile_at(p, i)->level[c.level].tapes : &none))
-                return NNT_ERR_MEMORY;
+        for (i = a; i < c.at; i++) {
+            const nnti_tapes *tapes = c.kind == NNTI_WAY_RANGE ? &nnti_profile_at(p, i)->level[c.level].tapes : &none;
+            if (!nnti_walk_forward(w, i, tapes)) return NNT_ERR_MEMORY;
+        }
         r = nnti_walk_range(w, -1, c.at, b, c.first);
         return r ? r : nnti_walk_range(w, c.kind == NNTI_WAY_RANGE ? c.level : -1, a, c.at, c.second);
     }
@@ -7561,8 +8543,8 @@ static void nnti_planner_free(nnti_planner *p)
 }
 /* Prepares answers for a chain that nnti_chain_end has passed and that stays. moved_work: how many units of work a
    byte of memory traffic counts (0: only arithmetic counts). On an error everything is given back. */
-static nnt_result nnti_planner_begin(nnti_planner *p, const nnt_allocator *a, const nnti_chain *c, double moved_work, int isa,
-                                     nnti_error *e)
+static nnt_result nnti_planner_begin(nnti_planner *p, const nnt_allocator *a, const nnti_chain *c, double moved_work,
+                                     int isa, nnti_error *e)
 {
     size_t n = (size_t)c->stages;
     nnt_result r = NNT_ERR_MEMORY;
@@ -7583,7 +8565,8 @@ static nnt_result nnti_planner_begin(nnti_planner *p, const nnt_allocator *a, co
     }
     if (!r && p->front[nnti_range(p, -1, 0, c->stages)].count == 0) r = NNT_ERR_STATE;
     if (r) nnti_planner_free(p);
-    return !r ? NNT_OK : nnti_set_error(e, r, r == NNT_ERR_MEMORY ? "out of memory" : "schedule: no schedule exists for this chain");
+    if (r == NNT_ERR_MEMORY) return nnti_set_error(e, r, "out of memory");
+    return r ? nnti_set_error(e, r, "schedule: no schedule exists for this chain") : NNT_OK;
 }
 static const nnti_front *nnti_planner_front(const nnti_planner *p)
 {
@@ -7624,7 +8607,8 @@ static nnt_result nnti_schedule_place(const nnti_planner *p, nnti_schedule *s)
     return NNT_OK;
 }
 /* Writes the calls of one way to do the chain, and places them. */
-static nnt_result nnti_schedule_make(nnti_planner *p, nnti_choose choose, void *arg, int state, int64_t predicted, nnti_schedule *s)
+static nnt_result nnti_schedule_make(nnti_planner *p, nnti_choose choose, void *arg, int state, int64_t predicted,
+                                     nnti_schedule *s)
 {
     nnti_walk w;
     nnt_result r;
@@ -7643,8 +8627,8 @@ static nnt_result nnti_schedule_make(nnti_planner *p, nnti_choose choose, void *
     s->calls = p->emitter.out;
     memset(&p->emitter.out, 0, sizeof p->emitter.out);
     if (!r) r = nnti_schedule_place(p, s);
-    /* The proof of the planner's arithmetic: never above. Below, by the rounding of slots, and where a stage's backward
-       does not need its x (a dropout follows it at once), which the planner holds and the simulation lets go. */
+    /* The check of the planner's arithmetic. The two are equal, unless sizes were rounded up to slots or a once-only
+       step, which every forward is planned with, needs more than its neighbours. */
     if (!r && predicted >= 0 && s->peak > predicted) r = NNT_ERR_STATE;
     if (r) nnti_schedule_free(&p->a, s);
     return r;
@@ -7681,8 +8665,8 @@ static nnt_result nnti_answer_segments(nnti_planner *p, int segments, nnti_sched
     segment = (int *)nnti_zalloc(&p->a, (size_t)n, sizeof *segment);
     if (!segment) return NNT_ERR_MEMORY;
     segments = nnti_min(segments, n);
-    for (k = 1; k < segments; k++)      /* segment k ends at round(k n / segments) */
-        for (i = (2 * n * (k - 1) + segments) / (2 * segments); i < (2 * n * k + segments) / (2 * segments); i++) segment[i] = k;
+    for (i = 0, k = 1; k < segments; k++)       /* segment k ends at round(k n / segments) */
+        while (i < (2 * n * k + segments) / (2 * segments)) segment[i++] = k;
     r = nnti_schedule_by_hand(p, segment, s);
     nnti_free(&p->a, segment, (size_t)n * sizeof *segment);
     return r;
@@ -7764,7 +8748,8 @@ static nnt_result nnti_planner_answer(nnti_planner *p, const nnti_ask *ask, nnti
     else r = nnti_answer_slots(p, ask, s);
     if (r == NNT_OK) return r;
     if (r == NNT_ERR_UNSUPPORTED)
-        return nnti_set_error(e, r, "schedule: %B is too little; the least is %B", (size_t)ask->budget, (size_t)nnti_planner_least(p));
+        return nnti_set_error(e, r, "schedule: %B is too little; the least is %B", (size_t)ask->budget,
+                              (size_t)nnti_planner_least(p));
     if (r == NNT_ERR_MEMORY) return nnti_set_error(e, r, "out of memory");
     return nnti_set_error(e, r, "schedule: the schedule does not do what the planner expected");
 }
@@ -7870,9 +8855,11 @@ static int nnti_overlap(int64_t a, int64_t a_bytes, int64_t b, int64_t b_bytes)
 static void nnti_proof_put(nnti_proof *q, int64_t offset, int64_t bytes, int value, int version)
 {
     int i, n = 0;
-    for (i = 0; i < q->regions; i++)
-        if (!nnti_overlap(q->region[i].offset, q->region[i].bytes, offset, bytes) && (value < 0 || q->region[i].value != value
-            || q->region[i].offset != offset)) q->region[n++] = q->region[i];
+    for (i = 0; i < q->regions; i++) {
+        const nnti_region *o = &q->region[i];
+        int same = o->value == value && o->offset == offset;       /* an empty value overlaps nothing */
+        if (!same && !nnti_overlap(o->offset, o->bytes, offset, bytes)) q->region[n++] = *o;
+    }
     q->regions = n;
     if (value < 0) return;
     q->region[n].offset = offset;
@@ -7902,12 +8889,14 @@ static const char *nnti_proof_call(nnti_proof *q, int t, int step_base)
         if (q->order[k->stage] >= 0 && q->order[k->stage] != order) return "mixes two orders of a backward";
         q->order[k->stage] = order;
     }
-    q->times[step_base + k->step]++;
-    if (q->times[step_base + k->step] > 1 && (k->step >= forward || (p->flags & NNTI_STEP_ONCE))) return "is executed twice";
+    if (q->times[step_base + k->step]++ && (k->step >= forward || (p->flags & NNTI_STEP_ONCE)))
+        return "is executed twice";
     for (i = 0; i <= n; i++) {
-        room[i] = i < n ? nnti_proof_operand(q, t, i) : s->life.scratch[t] >= 0 ? &s->life.storage[s->life.scratch[t]] : NULL;
+        int dropped = i >= p->reads && i < n && (k->dropped >> (i - p->reads) & 1), scratch = s->life.scratch[t];
+        if (i < n) room[i] = nnti_proof_operand(q, t, i);
+        else room[i] = scratch >= 0 ? &s->life.storage[scratch] : NULL;
         if (!room[i]) {
-            if (i == n ? p->workspace > 0 : i < p->reads || !(k->dropped >> (i - p->reads) & 1)) return "lacks an operand";
+            if (i < n ? !dropped : p->workspace > 0) return "lacks an operand";
             continue;
         }
         if (t < room[i]->first || t > room[i]->last) return "uses a storage outside of its life";
@@ -7947,10 +8936,12 @@ static const char *nnti_proof_complete(const nnti_proof *q, int stage, int step_
     }
     return NULL;
 }
-static nnt_result nnti_schedule_prove(const nnt_allocator *a, const nnti_chain *c, const nnti_schedule *s, nnti_error *e)
+static nnt_result nnti_schedule_prove(const nnt_allocator *a, const nnti_chain *c, const nnti_schedule *s,
+                                      nnti_error *e)
 {
     nnti_proof q;
-    size_t steps = 0, n = (size_t)c->stages, regions = (size_t)(s->life.storages + nnti_chain_numbers(c) + NNTI_STEP_WRITES);
+    size_t steps = 0, n = (size_t)c->stages;
+    size_t regions = (size_t)(s->life.storages + nnti_chain_numbers(c) + NNTI_STEP_WRITES);
     int *base = (int *)nnti_zalloc(a, n, sizeof *base);
     nnt_result r = NNT_OK;
     const char *wrong = NULL;
@@ -8000,7 +8991,8 @@ static void nnti_put_xml(nnti_text *t, const char *s)
         else nnti_put_char(t, *s);
     }
 }
-static void nnti_put_storage_name(nnti_text *t, const nnti_chain *c, const nnti_storage *s, void (*put)(nnti_text *, const char *))
+static void nnti_put_storage_name(nnti_text *t, const nnti_chain *c, const nnti_storage *s,
+                                  void (*put)(nnti_text *, const char *))
 {
     put(t, c->stage[s->stage].name);
     nnti_put_char(t, '.');
@@ -8017,11 +9009,13 @@ static void nnti_schedule_text(nnti_text *t, const nnti_chain *c, const nnti_sch
 {
     const nnti_life *f = &s->life;
     int i, k;
-    nnti_put(t, "# peak %I, repeated steps %d, extra work %g of %g\narena %I\n", s->peak, s->repeated, s->extra, s->work, s->arena);
+    nnti_put(t, "# peak %I, repeated steps %d, extra work %g of %g\narena %I\n", s->peak, s->repeated, s->extra,
+             s->work, s->arena);
     for (i = 0; i < f->storages; i++) {
         const nnti_storage *b = &f->storage[i];
         if (b->value == NNTI_NO_VALUE) continue;
-        nnti_put(t, "buffer %d %I %I %d %d ", i, b->offset, b->bytes, b->phase == NNTI_PRESENT ? -1 : b->first, b->last);
+        nnti_put(t, "buffer %d %I %I %d %d ", i, b->offset, b->bytes, b->phase == NNTI_PRESENT ? -1 : b->first,
+                 b->last);
         nnti_put_storage_name(t, c, b, nnti_put_word);
         nnti_put_char(t, '\n');
     }
@@ -8047,12 +9041,14 @@ static void nnti_schedule_text(nnti_text *t, const nnti_chain *c, const nnti_sch
 
 static void nnti_svg_rect(nnti_text *t, double x, double y, double width, double height, const char *colour)
 {
-    nnti_put(t, "<rect x=\"%f\" y=\"%f\" width=\"%f\" height=\"%f\" fill=\"%s\" stroke=\"#fff\" stroke-width=\"0.3\"", x, y,
+    nnti_put(t, "<rect x=\"%f\" y=\"%f\" width=\"%f\" height=\"%f\" fill=\"%s\" stroke=\"#fff\" stroke-width=\"0.3\"",
+             x, y,
              width, height, colour);
 }
 static void nnti_svg_line(nnti_text *t, double x1, double y1, double x2, double y2, const char *colour)
 {
-    nnti_put(t, "<line x1=\"%f\" y1=\"%f\" x2=\"%f\" y2=\"%f\" stroke=\"%s\" stroke-dasharray=\"4 3\"/>\n", x1, y1, x2, y2, colour);
+    nnti_put(t, "<line x1=\"%f\" y1=\"%f\" x2=\"%f\" y2=\"%f\" stroke=\"%s\" stroke-dasharray=\"4 3\"/>\n", x1, y1,
+             x2, y2, colour);
 }
 static void nnti_svg_text(nnti_text *t, double x, double y, const char *s)
 {
@@ -8081,9 +9077,9 @@ static void nnti_schedule_svg(nnti_text *t, const nnti_chain *c, const nnti_sche
     int i, calls = 0;
     nnti_put(t, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%f\" height=\"%f\" font-family=\"sans-serif\" "
              "font-size=\"12\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n", right + left, base + 20);
-    nnti_put(t, "<text x=\"%f\" y=\"18\" font-size=\"14\">arena %I bytes (%B), peak %I bytes, extra work %f %%, %d of %d steps "
-             "made again</text>\n", left, s->arena, (size_t)s->arena, s->peak, 100.0 * s->extra / (s->work - s->extra),
-             s->repeated, s->calls.count);
+    nnti_put(t, "<text x=\"%f\" y=\"18\" font-size=\"14\">arena %I bytes (%B), peak %I bytes, extra work %f %%, "
+             "%d of %d steps made again</text>\n", left, s->arena, (size_t)s->arena, s->peak,
+             100.0 * s->extra / (s->work - s->extra), s->repeated, s->calls.count);
     for (i = 0; i < 5; i++) {
         nnti_svg_rect(t, left + 110 * i, 28, 12, 12, legend[2 * i + 1]);
         nnti_put_string(t, "/>\n");
@@ -8094,8 +9090,8 @@ static void nnti_schedule_svg(nnti_text *t, const nnti_chain *c, const nnti_sche
     for (i = 0; i < s->life.storages; i++) {
         const nnti_storage *b = &s->life.storage[i];
         if (b->bytes == 0) continue;
-        nnti_svg_rect(t, left + b->first * sx, bottom - (double)(b->offset + b->bytes) * sy, (b->last - b->first + 1) * sx,
-                      (double)b->bytes * sy, nnti_svg_colour(b));
+        nnti_svg_rect(t, left + b->first * sx, bottom - (double)(b->offset + b->bytes) * sy,
+                      (b->last - b->first + 1) * sx, (double)b->bytes * sy, nnti_svg_colour(b));
         nnti_put_string(t, "><title>");
         nnti_put_storage_name(t, c, b, nnti_put_xml);
         nnti_put(t, ": %I bytes at %I, steps %d to %d</title></rect>\n", b->bytes, b->offset, b->first, b->last);
@@ -8162,6 +9158,8 @@ typedef struct nnti_lowering {
     char     *needed;               /* node -> the target depends on it */
     char     *learns;               /* node -> a trained parameter is at or before it */
     char     *fused;                /* relu that its producer does: it has no op of its own */
+    int      *pooled;               /* maxpool -> conv or batchnorm node that is done together with it, -1; */
+    int      *pools;                /*   conv or batchnorm node -> that maxpool, -1 */
     int       current;              /* the node that is being lowered */
     nnti_grad_slot *slot;
     int      *shares;               /* value -> slots that hold it */
@@ -8251,6 +9249,16 @@ static int nnti_emit(nnti_lowering *l, int kind, int node)
     op->node = node + 1;
     op->stream = (uint32_t)(node + 1);
     op->flops = n->flops;
+    if (kind == NNT_OP_CONV_POOL || kind == NNT_OP_CONV_POOL_DATA || kind == NNT_OP_CONV_POOL_WEIGHT || kind == NNT_OP_BN_POOL || kind == NNT_OP_BN_POOL_GRAD) {
+        const nnt_op *pool = &l->net->nodes[l->pools[node]].geometry;
+        op->mid_h = op->out_h;
+        op->mid_w = op->out_w;
+        op->out_h = pool->out_h;
+        op->out_w = pool->out_w;
+        op->pool_kernel_h = pool->kernel_h;  op->pool_kernel_w = pool->kernel_w;
+        op->pool_stride_h = pool->stride_h;  op->pool_stride_w = pool->stride_w;
+        op->pool_pad_h = pool->pad_h;        op->pool_pad_w = pool->pad_w;
+    }
     return p->count++;
 }
 /* Operand `role` of op `op` is `value`. */
@@ -8279,6 +9287,77 @@ static int nnti_emit_forward(nnti_lowering *l, int kind, int node)
     nnti_use(l, op, NNT_Y, l->at[node]);
     return op;
 }
+/* Whether a node gives its input on as it is: it has no op, its output lies where its input does. */
+static int nnti_passes(const nnti_lowering *l, int node)
+{
+    const nnti_node *n = &l->net->nodes[node];
+    const nnt_op *g = &n->geometry;
+    switch (n->kind) {
+    case NNTI_NODE_RESHAPE:  return 1;
+    case NNTI_NODE_ADAPTIVE: return g->in_h == g->out_h && g->in_w == g->out_w;
+    case NNTI_NODE_DROPOUT:  return !l->training || !(g->f[0] > 0);
+    case NNTI_NODE_NOISE:    return !l->training || !(g->f[0] > 0 || g->f[3] > 0);
+    default:                 return 0;
+    }
+}
+static int nnti_only_reader(const nnti_lowering *l, int node)
+{
+    int i, k;
+    if (l->readers[node] != 1 || node == l->target) return -1;
+    for (i = node + 1; i < l->net->node_count; i++)
+        for (k = 0; l->needed[i] && k < l->net->nodes[i].inputs; k++)
+            if (nnti_input_of(l->net, i, k) == node) return i;
+    return -1;
+}
+/* Whether the output of a node is positive just where a relu's is that it alone reads: the relu itself, max pooling,
+   dropout (what it drops has no gradient anyway), and what passes values on. */
+static int nnti_keeps_sign(const nnti_lowering *l, int node)
+{
+    for (;;) {
+        const nnti_node *n = &l->net->nodes[node];
+        int in;
+        if (n->kind == NNTI_NODE_ACT) return n->geometry.variant == NNT_ACT_RELU;
+        if (n->kind != NNTI_NODE_MAXPOOL && n->kind != NNTI_NODE_DROPOUT && !nnti_passes(l, node)) return 0;
+        in = nnti_input_of(l->net, node, 0);
+        if (nnti_only_reader(l, in) != node) return 0;
+        node = in;
+    }
+}
+/* The max pooling that takes all that this conv or batchnorm makes, perhaps through a relu; -1: none. The map between
+   them then never lies in the arena. */
+static int nnti_fusable_pool(const nnti_lowering *l, int node, int *relu)
+{
+    int next = nnti_only_reader(l, node);
+    *relu = 0;
+    if (next >= 0 && l->net->nodes[next].kind == NNTI_NODE_ACT && l->net->nodes[next].geometry.variant == NNT_ACT_RELU) {
+        *relu = next;
+        next = nnti_only_reader(l, next);
+    }
+    return next >= 0 && l->net->nodes[next].kind == NNTI_NODE_MAXPOOL ? next : -1;
+}
+/* A conv or batchnorm op that pools as well: sizes, output and window indices are the maxpool's. */
+static int nnti_emit_pooling(nnti_lowering *l, int kind, int node, int pool, int relu)
+{
+    const nnti_node *p = &l->net->nodes[pool];
+    int op;
+    l->pools[node] = pool;
+    l->pooled[pool] = node;
+    op = nnti_emit(l, kind, node);
+    if (l->failed) return 0;
+    if (relu) {
+        l->fused[relu] = 1;
+        l->p->ops[op].flags |= NNT_OPF_RELU;
+    }
+    nnti_use(l, op, NNT_X, l->at[nnti_input_of(l->net, node, 0)]);
+    l->at[pool] = nnti_new_activation(l, pool);
+    nnti_use(l, op, NNT_Y, l->at[pool]);
+    if (l->training && l->learns[pool]) {
+        size_t element = (int64_t)p->geometry.kernel_h * p->geometry.kernel_w <= 256 ? 1 : 4;
+        l->aux[pool] = nnti_new_value(l, NNTI_VALUE_ACTIVATION, pool, "window index", nnti_values_bytes(l, nnti_volume(p->shape), element));
+        nnti_use(l, op, NNT_AUX, l->aux[pool]);
+    }
+    return op;
+}
 /* The relu that alone reads this node, if the node's op can do it on the way out; -1: none. */
 static int nnti_fusable_relu(const nnti_lowering *l, int node)
 {
@@ -8302,18 +9381,23 @@ static void nnti_fuse_relu(nnti_lowering *l, int op, int node)
 static void nnti_lower_forward(nnti_lowering *l, int node)
 {
     const nnti_node *n = &l->net->nodes[node];
-    int op, in = n->inputs ? nnti_input_of(l->net, node, 0) : -1, i, offset;
+    int op, in = n->inputs ? nnti_input_of(l->net, node, 0) : -1, i, offset, pool, relu = 0;
     l->current = node;
     switch (n->kind) {
     case NNTI_NODE_INPUT:
         l->at[node] = nnti_new_activation(l, node);
         if (!l->failed) (*l->values)[l->at[node]].first = -1;
         break;
-    case NNTI_NODE_RESHAPE:
-        l->at[node] = l->at[in];
-        break;
+    case NNTI_NODE_RESHAPE: l->at[node] = l->at[in]; break;
     case NNTI_NODE_CONV:
     case NNTI_NODE_LINEAR:
+        pool = n->kind == NNTI_NODE_CONV ? nnti_fusable_pool(l, node, &relu) : -1;
+        if (pool >= 0) {
+            op = nnti_emit_pooling(l, NNT_OP_CONV_POOL, node, pool, relu);
+            nnti_use_param(l, op, NNT_W, n->weight);
+            nnti_use_param(l, op, NNT_B, n->bias);
+            break;
+        }
         op = nnti_emit_forward(l, n->kind == NNTI_NODE_CONV ? NNT_OP_CONV : NNT_OP_LINEAR, node);
         nnti_use_param(l, op, NNT_W, n->weight);
         nnti_use_param(l, op, NNT_B, n->bias);
@@ -8325,8 +9409,12 @@ static void nnti_lower_forward(nnti_lowering *l, int node)
         break;
     case NNTI_NODE_SOFTMAX:  nnti_emit_forward(l, NNT_OP_SOFTMAX, node);  break;
     case NNTI_NODE_AVGPOOL:  nnti_emit_forward(l, NNT_OP_AVGPOOL, node);  break;
-    case NNTI_NODE_ADAPTIVE: nnti_emit_forward(l, NNT_OP_ADAPTIVE, node); break;
+    case NNTI_NODE_ADAPTIVE:
+        if (nnti_passes(l, node)) l->at[node] = l->at[in];
+        else nnti_emit_forward(l, NNT_OP_ADAPTIVE, node);
+        break;
     case NNTI_NODE_MAXPOOL:
+        if (l->pooled[node] >= 0) break;
         op = nnti_emit_forward(l, NNT_OP_MAXPOOL, node);
         if (l->training && l->learns[node]) {
             size_t element = (int64_t)n->geometry.kernel_h * n->geometry.kernel_w <= 256 ? 1 : 4;
@@ -8341,20 +9429,23 @@ static void nnti_lower_forward(nnti_lowering *l, int node)
             l->aux[node] = nnti_new_value(l, NNTI_VALUE_ACTIVATION, node, "statistics", nnti_round_up((size_t)n->shape[0] * 3 * sizeof(float), NNTI_ALIGN));
             if (!l->failed) (*l->values)[l->aux[node]].persistent = 1;
             nnti_use(l, op, NNT_STATS, l->aux[node]);
-            op = nnti_emit_forward(l, NNT_OP_BN_APPLY, node);
-            nnti_use(l, op, NNT_STATS, l->aux[node]);
-        } else {
-            op = nnti_emit_forward(l, NNT_OP_BN_EVAL, node);
-            nnti_use_param(l, op, NNT_RUNNING, n->running);
         }
+        pool = nnti_fusable_pool(l, node, &relu);
+        if (pool >= 0) op = nnti_emit_pooling(l, NNT_OP_BN_POOL, node, pool, relu);
+        else op = nnti_emit_forward(l, l->training ? NNT_OP_BN_APPLY : NNT_OP_BN_EVAL, node);
+        if (l->training) nnti_use(l, op, NNT_STATS, l->aux[node]);
+        else nnti_use_param(l, op, NNT_RUNNING, n->running);
         nnti_use_param(l, op, NNT_W, n->weight);
         nnti_use_param(l, op, NNT_B, n->bias);
-        nnti_fuse_relu(l, op, node);
+        if (pool < 0) nnti_fuse_relu(l, op, node);
         break;
     case NNTI_NODE_DROPOUT:
     case NNTI_NODE_NOISE:
-        if (!l->training || !(n->geometry.f[0] > 0 || n->geometry.f[3] > 0)) l->at[node] = l->at[in];
-        else nnti_emit_forward(l, n->kind == NNTI_NODE_DROPOUT ? NNT_OP_DROPOUT : NNT_OP_NOISE, node);
+        if (nnti_passes(l, node)) l->at[node] = l->at[in];
+        else {
+            op = nnti_emit_forward(l, n->kind == NNTI_NODE_DROPOUT ? NNT_OP_DROPOUT : NNT_OP_NOISE, node);
+            if (!l->failed && n->kind == NNTI_NODE_DROPOUT) l->p->ops[op].variant = nnti_keeps_sign(l, node);
+        }
         break;
     case NNTI_NODE_ADD:
         op = nnti_emit_forward(l, NNT_OP_ADD, node);
@@ -8459,17 +9550,20 @@ static int nnti_emit_set(nnti_lowering *l, int kind, int node)
 }
 static int nnti_can_mask(int kind)
 {
-    return kind == NNT_OP_CONV_DATA || kind == NNT_OP_LINEAR_DATA || kind == NNT_OP_MAXPOOL_GRAD || kind == NNT_OP_AVGPOOL_GRAD
+    return kind == NNT_OP_CONV_DATA || kind == NNT_OP_CONV_POOL_DATA || kind == NNT_OP_LINEAR_DATA || kind == NNT_OP_MAXPOOL_GRAD || kind == NNT_OP_AVGPOOL_GRAD
         || kind == NNT_OP_ADAPTIVE_GRAD || kind == NNT_OP_BN_GRAD || kind == NNT_OP_CONCAT_GRAD || kind == NNT_OP_ACCUMULATE;
 }
-/* Backward of relu: the gradient of its output becomes 0 where the output is. */
+/* Backward of relu: the gradient of its output becomes 0 where the output is. Also for a max pooling that alone reads a
+   relu: masking before or after it is the same, and its output is smaller. */
 static void nnti_mask_slot(nnti_lowering *l, int node)
 {
     nnti_grad_slot *s = &l->slot[node];
     int op = s->last_op, mine;
     if (l->failed) return;
     if (op >= 0 && l->shares[s->value] == 1 && nnti_can_mask(l->p->ops[op].kind) && !(l->p->ops[op].flags & NNT_OPF_MASK)) {
-        l->p->ops[op].flags |= NNT_OPF_MASK;
+        nnt_op *o = &l->p->ops[op];
+        o->flags |= NNT_OPF_MASK;
+        if ((o->kind == NNT_OP_CONV_DATA || o->kind == NNT_OP_CONV_POOL_DATA) && !(o->flags & NNT_OPF_ACCUMULATE)) o->flags |= NNT_OPF_OVER;
         nnti_use(l, op, NNT_MASK, l->at[node]);
         return;
     }
@@ -8478,6 +9572,54 @@ static void nnti_mask_slot(nnti_lowering *l, int node)
     nnti_use(l, op, NNT_GY, mine);
     nnti_use(l, op, NNT_GX, mine);
     nnti_use(l, op, NNT_Y, l->at[node]);
+    if (!l->failed) {
+        nnt_op *o = &l->p->ops[op];
+        o->variant = NNT_ACT_RELU;
+        o->in_c = o->out_c;
+        o->in_h = o->out_h;
+        o->in_w = o->out_w;
+    }
+}
+
+/* A relu's mask is applied once, at the last node of such a run: its output is the smallest, and nothing before it has
+   to be kept for that. */
+static int nnti_masks_here(const nnti_lowering *l, int node)
+{
+    int reader = nnti_only_reader(l, node);
+    return nnti_keeps_sign(l, node) && !(reader >= 0 && nnti_keeps_sign(l, reader));
+}
+/* Backward of a conv or batchnorm together with its pooling, whose gradient is complete and masked. */
+static void nnti_lower_backward_pooled(nnti_lowering *l, int node, int pool)
+{
+    const nnti_node *n = &l->net->nodes[node];
+    int in = nnti_input_of(l->net, node, 0), op, gx;
+    if (n->kind == NNTI_NODE_CONV) {
+        op = nnti_emit(l, NNT_OP_CONV_POOL_WEIGHT, node);
+        nnti_use(l, op, NNT_X, l->at[in]);
+        nnti_use(l, op, NNT_GY, l->slot[pool].value);
+        nnti_use(l, op, NNT_AUX, l->aux[pool]);
+        nnti_use_param(l, op, NNT_GW, n->weight);
+        nnti_use_param(l, op, NNT_GB, n->bias);
+        if (!l->learns[in]) return;
+        if (l->slot[in].value >= 0) nnti_own(l, in);
+        op = nnti_emit(l, NNT_OP_CONV_POOL_DATA, node);
+        nnti_use(l, op, NNT_GY, l->slot[pool].value);
+        nnti_use(l, op, NNT_AUX, l->aux[pool]);
+        nnti_use_param(l, op, NNT_W, n->weight);
+        nnti_give_gx(l, op, in);
+        return;
+    }
+    gx = nnti_new_gradient(l, in);
+    op = nnti_emit(l, NNT_OP_BN_POOL_GRAD, node);
+    nnti_use(l, op, NNT_X, l->at[in]);
+    nnti_use(l, op, NNT_GY, l->slot[pool].value);
+    nnti_use(l, op, NNT_AUX, l->aux[pool]);
+    nnti_use(l, op, NNT_STATS, l->aux[node]);
+    nnti_use_param(l, op, NNT_W, n->weight);
+    nnti_use_param(l, op, NNT_GW, n->weight);
+    nnti_use_param(l, op, NNT_GB, n->bias);
+    nnti_use(l, op, NNT_GX, gx);
+    nnti_give(l, in, gx, -1);
 }
 
 static void nnti_lower_backward(nnti_lowering *l, int node)
@@ -8486,6 +9628,7 @@ static void nnti_lower_backward(nnti_lowering *l, int node)
     int op, in = n->inputs ? nnti_input_of(l->net, node, 0) : -1, i, offset, conv = n->kind == NNTI_NODE_CONV;
     if (l->slot[node].value < 0) return;    /* nothing that counts reads it */
     l->current = node;
+    if (nnti_masks_here(l, node)) nnti_mask_slot(l, node);
     switch (n->kind) {
     case NNTI_NODE_CONV:
     case NNTI_NODE_LINEAR:
@@ -8518,8 +9661,7 @@ static void nnti_lower_backward(nnti_lowering *l, int node)
         break;
     case NNTI_NODE_ACT:
         if (n->geometry.variant == NNT_ACT_RELU) {
-            nnti_mask_slot(l, node);
-            nnti_give(l, in, l->slot[node].value, -1);
+            nnti_give(l, in, l->slot[node].value, l->slot[node].last_op);
         } else {
             op = nnti_emit_set(l, NNT_OP_ACT_GRAD, node);
             if (n->geometry.variant == NNT_ACT_GELU) nnti_use(l, op, NNT_X, l->at[in]);
@@ -8531,13 +9673,17 @@ static void nnti_lower_backward(nnti_lowering *l, int node)
         nnti_use(l, op, NNT_Y, l->at[node]);
         break;
     case NNTI_NODE_MAXPOOL:
+        if (l->pooled[node] >= 0) { nnti_lower_backward_pooled(l, l->pooled[node], node); break; }
         op = nnti_emit_data(l, NNT_OP_MAXPOOL_GRAD, node, 0);
         nnti_use(l, op, NNT_AUX, l->aux[node]);
         break;
     case NNTI_NODE_AVGPOOL:  nnti_emit_data(l, NNT_OP_AVGPOOL_GRAD, node, 0);  break;
-    case NNTI_NODE_ADAPTIVE: nnti_emit_data(l, NNT_OP_ADAPTIVE_GRAD, node, 0); break;
+    case NNTI_NODE_ADAPTIVE:
+        if (nnti_passes(l, node)) nnti_give(l, in, l->slot[node].value, l->slot[node].last_op);
+        else nnti_emit_data(l, NNT_OP_ADAPTIVE_GRAD, node, 0);
+        break;
     case NNTI_NODE_DROPOUT:
-        if (l->at[node] == l->at[in]) { nnti_give(l, in, l->slot[node].value, l->slot[node].last_op); break; }
+        if (nnti_passes(l, node)) { nnti_give(l, in, l->slot[node].value, l->slot[node].last_op); break; }
         {   /* the same op on gradients: X is GY, Y is GX */
             int gx = nnti_new_gradient(l, in);
             op = nnti_emit(l, NNT_OP_DROPOUT, node);
@@ -8547,7 +9693,7 @@ static void nnti_lower_backward(nnti_lowering *l, int node)
         }
         break;
     case NNTI_NODE_NOISE:                   /* additive noise passes the gradient on; values that were replaced don't */
-        if (l->at[node] == l->at[in] || (n->geometry.variant != NNT_NOISE_SALT_PEPPER && !(n->geometry.f[3] > 0))) {
+        if (nnti_passes(l, node) || (n->geometry.variant != NNT_NOISE_SALT_PEPPER && !(n->geometry.f[3] > 0))) {
             nnti_give(l, in, l->slot[node].value, -1);
         } else {
             op = nnti_emit_set(l, NNT_OP_NOISE_GRAD, node);
@@ -8625,7 +9771,9 @@ static int nnti_in_place(const nnt_op *op, int to, int from)
         return to == NNT_GX && from == NNT_GY;
     case NNT_OP_BN_GRAD:
         return to == NNT_GX && (from == NNT_GY || from == NNT_X) && !(op->flags & NNT_OPF_ACCUMULATE);
-    case NNT_OP_CROSS_ENTROPY: case NNT_OP_MSE:
+    case NNT_OP_CONV_DATA: case NNT_OP_CONV_POOL_DATA:
+        return to == NNT_GX && from == NNT_MASK && (op->flags & NNT_OPF_OVER) != 0;
+    case NNT_OP_CROSS_ENTROPY: case NNT_OP_MSE: case NNT_OP_BN_POOL_GRAD:
         return to == NNT_GX && from == NNT_X;
     default: return 0;
     }
@@ -8761,6 +9909,7 @@ typedef struct nnti_staging {
     int           *local;           /* value -> its id in the stage at hand, the newest version; -1 */
     int           *maker;           /* value -> first op that writes it, -1: given */
     int           *forward_use;     /* value -> last op up to the loss that touches it */
+    int           *backward_use;    /* value -> whether an op behind the loss reads it */
     signed char   *read_at;         /* op, role -> which of the step's reads it is, -1 */
     signed char   *write_at;        /* op, role -> which of its writes, -1 */
     int           *origin;          /* the chain's inner values, stage by stage -> value */
@@ -8773,17 +9922,19 @@ typedef struct nnti_staging {
 
 /* In the order of NNT_OP_... */
 static const char *const nnti_op_names[NNT_OP_KINDS] = {
-    "none", "copy", "accumulate", "conv", "conv_data", "conv_weight", "linear", "linear_data", "linear_weight", "act", "act_grad",
+    "none", "copy", "accumulate", "conv", "conv_data", "conv_weight",
+    "conv_pool", "conv_pool_data", "conv_pool_weight", "linear", "linear_data", "linear_weight", "act", "act_grad",
     "maxpool", "maxpool_grad", "avgpool", "avgpool_grad", "adaptive", "adaptive_grad", "dropout", "noise", "noise_grad", "bn_stats",
-    "bn_running", "bn_apply", "bn_eval", "bn_grad", "add", "concat", "concat_grad", "softmax", "softmax_grad", "cross_entropy", "mse",
+    "bn_running", "bn_apply", "bn_eval", "bn_grad", "bn_pool", "bn_pool_grad", "add", "concat", "concat_grad", "softmax", "softmax_grad", "cross_entropy", "mse",
     "grad_norm", "update"
 };
+static int nnti_pools(int kind) { return kind == NNT_OP_MAXPOOL || kind == NNT_OP_CONV_POOL || kind == NNT_OP_BN_POOL; }
 /* Whether an op writes the operand of a role; what it also reads is told by nnti_op_reads. */
 static int nnti_op_writes(const nnt_op *op, int role)
 {
     switch (role) {
     case NNT_Y:     return op->kind != NNT_OP_ACT_GRAD && op->kind != NNT_OP_SOFTMAX_GRAD;
-    case NNT_AUX:   return op->kind == NNT_OP_MAXPOOL;
+    case NNT_AUX:   return nnti_pools(op->kind);
     case NNT_STATS: return op->kind == NNT_OP_BN_STATS;
     case NNT_GX: case NNT_LOSS: return 1;
     default:        return 0;
@@ -8798,7 +9949,7 @@ static int nnti_op_reads(const nnt_op *op, int role)
 }
 static int nnti_is_heavy(int kind)
 {
-    return kind == NNT_OP_CONV || kind == NNT_OP_LINEAR;
+    return kind == NNT_OP_CONV || kind == NNT_OP_LINEAR || kind == NNT_OP_CONV_POOL;
 }
 static const int *nnti_operands(const nnti_program *p, int op) { return &p->operands[op * NNT_ROLES]; }
 
@@ -8820,8 +9971,8 @@ static int nnti_choose_cut(const nnti_staging *s, int heavy, int next, int *valu
     int t, last = -1, early = -1, widens = 0;
     for (t = heavy; t < next; t++) {
         int kind = s->p->ops[t].kind, open;
-        if (t > heavy && (kind == NNT_OP_DROPOUT || kind == NNT_OP_NOISE)) break;
-        if (kind == NNT_OP_MAXPOOL || kind == NNT_OP_AVGPOOL || kind == NNT_OP_ADAPTIVE || kind == NNT_OP_ADD || kind == NNT_OP_CONCAT) widens = 1;
+        if (t > heavy && (kind == NNT_OP_NOISE || (kind == NNT_OP_DROPOUT && !s->p->ops[t].variant))) break;
+        if (kind == NNT_OP_MAXPOOL || kind == NNT_OP_AVGPOOL || kind == NNT_OP_ADAPTIVE || kind == NNT_OP_ADD || kind == NNT_OP_CONCAT || kind == NNT_OP_BN_POOL) widens = 1;
         open = nnti_single_open(s, t);
         if (open < 0) continue;
         last = t;
@@ -8917,7 +10068,7 @@ static int nnti_local(nnti_staging *s, int stage, int value)
     if (s->cut[stage] == value) return s->local[value] = NNTI_VX;
     if (stage + 1 < s->stages && s->cut[stage + 1] == value) return s->local[value] = NNTI_VY;
     if (stage + 1 < s->stages && s->gradient[stage] == value && s->stage_of[s->maker[value]] != stage) return s->local[value] = NNTI_VGY;
-    return s->local[value] = nnti_inner(s, value, s->v[value].kind == NNTI_VALUE_ACTIVATION);
+    return s->local[value] = nnti_inner(s, value, s->v[value].kind == NNTI_VALUE_ACTIVATION && s->backward_use[value]);
 }
 /* The last op of this stage that writes a value: it makes the version that the stage before gets. */
 static int nnti_last_writer(const nnti_staging *s, int stage, int value)
@@ -8958,7 +10109,7 @@ static void nnti_stage_op(nnti_staging *s, int stage, int t)
         int v = o[role];
         if (v < 0 || s->v[v].persistent || !nnti_op_writes(op, role) || s->local[v] >= 0) continue;
         for (from = 0; from < NNT_ROLES; from++)
-            if (o[from] >= 0 && !s->v[o[from]].persistent && s->v[o[from]].bytes >= s->v[v].bytes && nnti_in_place(op, role, from)) {
+            if (o[from] >= 0 && !s->v[o[from]].persistent && s->v[o[from]].bytes == s->v[v].bytes && nnti_in_place(op, role, from)) {
                 if (!backward && s->local[o[from]] == NNTI_VX) continue;       /* x is held for the stage's backward */
                 take_of[role] = s->local[o[from]];
                 break;
@@ -8978,7 +10129,7 @@ static void nnti_stage_op(nnti_staging *s, int stage, int t)
         else if (s->local[v] >= 0 && backward)
             id = s->local[v] = nnti_inner(s, v, 0);
         else id = nnti_local(s, stage, v);
-        if (role != NNT_AUX) rule |= NNTI_WRITE_ALWAYS;
+        if (role != NNT_AUX && !(role == NNT_Y && (op->kind == NNT_OP_CONV_POOL || op->kind == NNT_OP_BN_POOL))) rule |= NNTI_WRITE_ALWAYS;
         s->write_at[t * NNT_ROLES + role] = (signed char)step.writes;
         nnti_step_writes(&step, id, take, rule);
     }
@@ -9120,6 +10271,7 @@ static void nnti_staging_free(nnti_staging *s, size_t ops, size_t values)
     nnti_free(a, s->local, values * sizeof *s->local);
     nnti_free(a, s->maker, values * sizeof *s->maker);
     nnti_free(a, s->forward_use, values * sizeof *s->forward_use);
+    nnti_free(a, s->backward_use, values * sizeof *s->backward_use);
     nnti_free(a, s->origin, s->origin_cap * sizeof *s->origin);
     nnti_chain_free(&s->chain);
 }
@@ -9143,8 +10295,9 @@ static int nnti_staging_begin(nnti_staging *s, nnt_net *net, nnti_plan *plan, in
     s->local = (int *)nnti_zalloc(a, values, sizeof *s->local);
     s->maker = (int *)nnti_zalloc(a, values, sizeof *s->maker);
     s->forward_use = (int *)nnti_zalloc(a, values, sizeof *s->forward_use);
+    s->backward_use = (int *)nnti_zalloc(a, values, sizeof *s->backward_use);
     nnti_chain_begin(&s->chain, a);
-    if (!s->stage_of || !s->read_at || !s->write_at || !s->cut || !s->gradient || !s->origin_base || !s->local || !s->maker || !s->forward_use) return 0;
+    if (!s->stage_of || !s->read_at || !s->write_at || !s->cut || !s->gradient || !s->origin_base || !s->local || !s->maker || !s->forward_use || !s->backward_use) return 0;
     memset(s->read_at, -1, ops * NNT_ROLES);
     memset(s->write_at, -1, ops * NNT_ROLES);
     for (t = 0; t < s->values; t++) s->maker[t] = s->forward_use[t] = -1;
@@ -9154,6 +10307,7 @@ static int nnti_staging_begin(nnti_staging *s, nnt_net *net, nnti_plan *plan, in
             if (v < 0) continue;
             if (nnti_op_writes(&s->p->ops[t], role)) s->maker[v] = t;
             if (t <= s->p->loss_op && s->forward_use[v] < 0) s->forward_use[v] = t;
+            if (t > s->p->loss_op && nnti_op_reads(&s->p->ops[t], role)) s->backward_use[v] = 1;
         }
     s->cut[0] = plan->x[0];
     return 1;
@@ -9267,7 +10421,7 @@ static void nnti_mark(nnti_lowering *l, int target)
         const nnti_node *n = &net->nodes[i];
         l->learns[i] = (char)(n->weight >= 0 && n->kind != NNTI_NODE_CROSS_ENTROPY);
         for (k = 0; k < n->inputs; k++) if (l->learns[nnti_input_of(net, i, k)]) l->learns[i] = 1;
-        l->at[i] = l->aux[i] = l->slot[i].value = l->slot[i].last_op = -1;
+        l->at[i] = l->aux[i] = l->slot[i].value = l->slot[i].last_op = l->pooled[i] = l->pools[i] = -1;
     }
 }
 static int nnti_is_loss(const nnti_node *n) { return n->kind == NNTI_NODE_CROSS_ENTROPY || n->kind == NNTI_NODE_MSE; }
@@ -9348,7 +10502,7 @@ static nnt_result nnti_plan_program(nnt_net *net, nnti_plan *plan, int program, 
     l.value_cap = program ? &plan->predict_value_cap : &plan->train_value_cap;
     l.value_count = program ? &plan->predict_value_count : &plan->train_value_count;
     plan->labels[program] = plan->targets[program] = plan->loss[program] = -1;
-    ints = (int *)nnti_zalloc(&net->a, nodes * 3, sizeof *ints);
+    ints = (int *)nnti_zalloc(&net->a, nodes * 5, sizeof *ints);
     chars = (char *)nnti_zalloc(&net->a, nodes * 3, 1);
     l.slot = (nnti_grad_slot *)nnti_zalloc(&net->a, nodes, sizeof *l.slot);
     *arena = 0;
@@ -9358,6 +10512,8 @@ static nnt_result nnti_plan_program(nnt_net *net, nnti_plan *plan, int program, 
         l.at = ints;
         l.aux = ints + nodes;
         l.readers = ints + 2 * nodes;
+        l.pooled = ints + 3 * nodes;
+        l.pools = ints + 4 * nodes;
         l.needed = chars;
         l.learns = chars + nodes;
         l.fused = chars + 2 * nodes;
@@ -9371,7 +10527,7 @@ static nnt_result nnti_plan_program(nnt_net *net, nnti_plan *plan, int program, 
                 l.failed = (int)nnti_set_error(&net->error, NNT_ERR_MEMORY, "compile: out of memory while planning");
         }
     }
-    nnti_free(&net->a, ints, nodes * 3 * sizeof *ints);
+    nnti_free(&net->a, ints, nodes * 5 * sizeof *ints);
     nnti_free(&net->a, chars, nodes * 3);
     nnti_free(&net->a, l.slot, nodes * sizeof *l.slot);
     nnti_free(&net->a, l.shares, l.share_cap * sizeof *l.shares);
@@ -10719,8 +11875,11 @@ static const nnti_kernel nnti_cpu_kernels[NNT_OP_KINDS] = {     /* in the order 
     { nnti_cpu_copy, NULL },
     { nnti_cpu_accumulate, NULL },
     { nnti_cpu_conv, nnti_cpu_conv_workspace },
-    { nnti_cpu_conv_data, nnti_cpu_conv_data_workspace },
+    { nnti_cpu_conv_data_any, nnti_cpu_conv_data_any_workspace },
     { nnti_cpu_conv_weight, nnti_cpu_conv_weight_workspace },
+    { nnti_cpu_conv_pool, nnti_cpu_conv_pool_workspace },
+    { nnti_cpu_conv_pool_data, nnti_cpu_conv_pool_data_workspace },
+    { nnti_cpu_conv_pool_weight, nnti_cpu_conv_pool_weight_workspace },
     { nnti_cpu_linear, nnti_cpu_linear_workspace },
     { nnti_cpu_linear_data, nnti_cpu_linear_data_workspace },
     { nnti_cpu_linear_weight, nnti_cpu_linear_weight_workspace },
@@ -10740,6 +11899,8 @@ static const nnti_kernel nnti_cpu_kernels[NNT_OP_KINDS] = {     /* in the order 
     { nnti_cpu_bn_apply, NULL },
     { nnti_cpu_bn_eval, NULL },
     { nnti_cpu_bn_grad, NULL },
+    { nnti_cpu_bn_pool, nnti_cpu_bn_pool_workspace },
+    { nnti_cpu_bn_pool_grad, nnti_cpu_bn_pool_grad_workspace },
     { nnti_cpu_add, NULL },
     { nnti_cpu_concat, NULL },
     { nnti_cpu_concat_grad, NULL },
@@ -13170,3 +14331,45 @@ NNT_API nnt_result nnt_load(nnt_net *net, const char *path)
 #endif
 #endif /* NNTI_IMPLEMENTED */
 #endif /* NNTRAIN_IMPLEMENTATION */
+
+/*
+------------------------------------------------------------------------------
+This software is available under 2 licenses -- choose whichever you prefer.
+------------------------------------------------------------------------------
+ALTERNATIVE A - MIT License
+Copyright (c) 2026 the nntrain authors
+Permission is hereby granted, free of charge, to any person obtaining a copy of
+this software and associated documentation files (the "Software"), to deal in
+the Software without restriction, including without limitation the rights to
+use, copy, modify, merge, publish, distribute, sublicense, and/or sell copies
+of the Software, and to permit persons to whom the Software is furnished to do
+so, subject to the following conditions:
+The above copyright notice and this permission notice shall be included in all
+copies or substantial portions of the Software.
+THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR
+IMPLIED, INCLUDING BUT NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY,
+FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE
+AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER
+LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM,
+OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE
+SOFTWARE.
+------------------------------------------------------------------------------
+ALTERNATIVE B - Public Domain (www.unlicense.org)
+This is free and unencumbered software released into the public domain.
+Anyone is free to copy, modify, publish, use, compile, sell, or distribute this
+software, either in source code form or as a compiled binary, for any purpose,
+commercial or non-commercial, and by any means.
+In jurisdictions that recognize copyright laws, the author or authors of this
+software dedicate any and all copyright interest in the software to the public
+domain. We make this dedication for the benefit of the public at large and to
+the detriment of our heirs and successors. We intend this dedication to be an
+overt act of relinquishment in perpetuity of all present and future rights to
+this software under copyright law.
+THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR
+IMPLIED, INCLUDING BUT NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY,
+FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE
+AUTHORS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER IN AN
+ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION
+WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
+------------------------------------------------------------------------------
+*/

@@ -1325,6 +1325,25 @@ static void leaving_after_one_batch_of_100_is_quick(void)
     }
 }
 
+/* A batch takes five seconds; nobody wants it any more. */
+static void leaving_in_the_middle_of_a_slow_batch_is_quick(void)
+{
+    nnt_dataset *d;
+    nnt_loader *l;
+    source s;
+    double start = nnti_seconds();
+    memset(&s, 0, sizeof s);
+    s.seconds = 0.001;
+    d = nnt_dataset_reader(reader_desc(&s, 10000), NULL);
+    l = nnt_loader_new(d, loader_desc(5000, 0, 2), NULL);
+    while (nnt_loader_error_code(l) == NNT_OK && nnti_atomic_load(&s.calls) < 3 && nnti_seconds() - start < 0.1)
+        nnti_yield();
+    CHECK(nnt_loader_rewind(l, 3) == NNT_OK);
+    nnt_loader_free(l);
+    CHECKF(nnti_seconds() - start < 2.0, "%g s", nnti_seconds() - start);
+    nnt_dataset_free(d);
+}
+
 static void waiting_is_measured(void)
 {
     nnt_dataset *d;
@@ -1498,6 +1517,7 @@ int main(int argc, char **argv)
     TEST(no_more_is_read_ahead_than_allowed);
     TEST(a_batch_stays_valid_until_the_next_call);
     TEST(leaving_after_one_batch_of_100_is_quick);
+    TEST(leaving_in_the_middle_of_a_slow_batch_is_quick);
     TEST(waiting_is_measured);
     TEST(a_thousand_loaders_leave_nothing_behind);
     TEST(fifty_epochs_take_no_threads_and_no_memory);

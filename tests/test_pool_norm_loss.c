@@ -296,6 +296,13 @@ static void naive_maxpool(const nnt_op *op, int n, const double *x, double *y, i
                 *at++ = best;
             }
 }
+/* i * size / out rounded down or up, found by counting. */
+static int adaptive_edge(int i, int size, int out, int up)
+{
+    int edge = 0;
+    while ((edge + 1) * out <= i * size) edge++;
+    return up && edge * out < i * size ? edge + 1 : edge;
+}
 /* Means over windows: adaptive by PyTorch's start and end, plain by walking over the padded input. scatter: the gradient. */
 static void naive_mean(const nnt_op *op, int n, double *x, double *y, int scatter)
 {
@@ -309,10 +316,10 @@ static void naive_mean(const nnt_op *op, int n, double *x, double *y, int scatte
                 int bottom = top + op->kernel_h, right = left + op->kernel_w;
                 double sum = 0, count = 0;
                 if (adaptive) {
-                    top = (int)floor((double)oy * op->in_h / op->out_h);
-                    left = (int)floor((double)ox * op->in_w / op->out_w);
-                    bottom = (int)ceil((double)(oy + 1) * op->in_h / op->out_h);
-                    right = (int)ceil((double)(ox + 1) * op->in_w / op->out_w);
+                    top = adaptive_edge(oy, op->in_h, op->out_h, 0);
+                    left = adaptive_edge(ox, op->in_w, op->out_w, 0);
+                    bottom = adaptive_edge(oy + 1, op->in_h, op->out_h, 1);
+                    right = adaptive_edge(ox + 1, op->in_w, op->out_w, 1);
                 }
                 for (pass = 0; pass < 2; pass++) {      /* count and sum, then scatter */
                     if (pass == 1 && !scatter) break;
@@ -717,8 +724,10 @@ static void batchnorm_statistics_equal_naive(void)
                        error_of(stats, want, c), error_of(stats + c, want + c, c), error_of(stats + 2 * c, want + 2 * c, c));
                 op.kind = NNT_OP_BN_RUNNING;
                 CHECK(same_for_all_threads(nnti_cpu_bn_running, &op, &run, isas[i], &list2));
-                CHECKF(error_of(running, want_running, c) < 1.2e-7 && error_of(running + c, want_running + c, c) < 1.2e-7,
-                       "n=%d c=%d h=%d w=%d", n, c, h, w);
+                for (ch = 0; ch < 2 * c; ch++) {        /* of the two terms, which may cancel */
+                    const double terms = fabs(want_running[ch]) + 2 * fabs((double)((const float *)list2.o[0].start)[ch]);
+                    CHECKF(fabs((double)running[ch] - want_running[ch]) < 1.2e-7 * terms, "running n=%d c=%d h=%d w=%d", n, c, h, w);
+                }
             }
             configurations++;
             release_buffers();
@@ -822,14 +831,17 @@ static void batchnorm_gradients_equal_naive(void)
                 e.isa = isas[i];
                 CHECKF(same_for_all_threads(nnti_cpu_bn_grad, &op, &run, isas[i], &list), "n=%d c=%d h=%d w=%d", n, c, h, w);
                 /* means cancel most of gy where a channel has few values, so the bound is of gy times scale, not of gx */
-                CHECKF(error_of_values(gx, want, size, 30) < 3e-7 * condition, "bn_grad n=%d c=%d h=%d w=%d form=%d isa=%d: %g", n, c, h, w, form,
+                CHECKF(error_of_values(gx, want, size, 30) < 3e-7 * condition,
+                       "bn_grad n=%d c=%d h=%d w=%d form=%d isa=%d: %g", n, c, h, w, form,
                        isas[i], error_of_values(gx, want, size, 30));
                 if ((int64_t)n * hw > 8)
                     CHECKF(error_of(gx, want, size) < 1e-6, "bn_grad n=%d c=%d h=%d w=%d form=%d isa=%d: %g", n, c, h, w, form,
                            isas[i], error_of(gx, want, size));
                 if (!(form & 4))
-                    CHECKF(error_of(gw, want_gw, c) < 5e-7 * condition && error_of(gb, want_gb, c) < 5e-7, "bn_grad n=%d c=%d h=%d w=%d form=%d isa=%d: %g %g",
-                           n, c, h, w, form, isas[i], error_of(gw, want_gw, c), error_of(gb, want_gb, c));
+                    /* a sum of n h w terms of about 1, of either sign */
+                    CHECKF(error_of_values(gw, want_gw, c, sqrt((double)n * hw) + 1) < 5e-7 * condition
+                           && error_of_values(gb, want_gb, c, sqrt((double)n * hw) + 1) < 2e-7,
+                           "bn_grad n=%d c=%d h=%d w=%d form=%d isa=%d", n, c, h, w, form, isas[i]);
                 if (!(form & 1)) {                      /* gx in place of gy, of x */
                     memcpy(result, gx, (size_t)size * sizeof *gx);
                     op.at[NNT_GX] = gy;
@@ -870,13 +882,17 @@ static void batchnorm_statistics_keep_their_digits(void)
         e.pool = pools[1];
         e.isa = isas[k];
         nnti_cpu_bn_stats(&e, &op, &run);
-        for (i = 0; i < 9; i++) CHECKF(error_of(stats + i, want + i, 1) < 6e-8, "isa=%d value %d: %g for %g", isas[k], i, (double)stats[i], want[i]);
+        for (i = 0; i < 9; i++)
+            CHECKF(error_of(stats + i, want + i, 1) < 6e-8, "isa=%d value %d: %g for %g", isas[k], i, (double)stats[i], want[i]);
     }
     release_buffers();
 }
 static void relu_of_batchnorm_keeps_nan(void)
 {
     int i, hw;
+#ifdef __FAST_MATH__
+    SKIP("-ffast-math promises that there are none");
+#endif
     for (i = 0; i < isa_count; i++)
         for (hw = 1; hw <= 17; hw += 8) {
             nnt_op op = new_op(NNT_OP_BN_APPLY, 1, hw, 1, 1, hw, 1);
@@ -985,14 +1001,14 @@ static void softmax_and_gradient_equal_naive(void)
             const nnt_run run = new_run(n);
             const int64_t size = in_size(&op, n);
             float *x = random_floats(size), *y = new_floats(size), *gy = random_floats(size), *gx = new_floats(size);
-            double *want = new_doubles(size), *want_gx = new_doubles(size);
+            double *want = new_doubles(size), *want_gx = new_doubles(size), *y_given = new_doubles(size);
+            double *gy_double = to_doubles(gy, size);
             outputs list, list2, list3;
             int64_t j;
             list.count = list2.count = list3.count = 0;
             /* multiples of 8 around 1e8: differences are exact, so that only exp is measured */
             for (j = 0; j < size; j++) x[j] = large ? 1e8f + 8.0f * (float)(random_u32() % 4) : 4 * x[j];
             naive_softmax(n, c, h * w, to_doubles(x, size), want);
-            naive_softmax_grad(n, c, h * w, want, to_doubles(gy, size), want_gx);
             op.at[NNT_X] = x; op.at[NNT_Y] = y; op.at[NNT_GY] = gy; op.at[NNT_GX] = gx;
             add_floats(&list, y, size);
             add_floats(&list2, gx, size);
@@ -1000,9 +1016,12 @@ static void softmax_and_gradient_equal_naive(void)
                 op.kind = NNT_OP_SOFTMAX;
                 CHECKF(same_for_all_threads(nnti_cpu_softmax, &op, &run, isas[i], &list), "n=%d c=%d h=%d w=%d", n, c, h, w);
                 CHECKF(error_of(y, want, size) < 3e-7, "softmax n=%d c=%d h=%d w=%d: %g", n, c, h, w, error_of(y, want, size));
+                /* of the y that the kernel is given: where one class has nearly all, its rounding decides gx */
+                for (j = 0; j < size; j++) y_given[j] = (double)y[j];
+                naive_softmax_grad(n, c, h * w, y_given, gy_double, want_gx);
                 op.kind = NNT_OP_SOFTMAX_GRAD;
                 CHECKF(same_for_all_threads(nnti_cpu_softmax_grad, &op, &run, isas[i], &list2), "n=%d c=%d h=%d w=%d", n, c, h, w);
-                CHECKF(error_of(gx, want_gx, size) < 1e-6, "softmax_grad n=%d c=%d h=%d w=%d: %g", n, c, h, w, error_of(gx, want_gx, size));
+                CHECKF(error_of(gx, want_gx, size) < 1e-7, "softmax_grad n=%d c=%d h=%d w=%d: %g", n, c, h, w, error_of(gx, want_gx, size));
             }
             op.at[NNT_GX] = gy;                         /* in place */
             add_floats(&list3, gy, size);
@@ -1133,9 +1152,12 @@ static void cross_entropy_equals_naive(void)
             for (i = 0; i < isa_count; i++) {
                 CHECKF(same_for_all_threads(nnti_cpu_cross_entropy, &op, &run, isas[i], &list), "n=%d classes=%d", p->n, p->classes);
                 /* exp in float has half a unit of error, log and sums are in double */
-                CHECKF(fabs(loss->sum - want.sum) <= 1e-7 * (fabs(want.sum) + p->n), "entropy case %d: %.10g, want %.10g", k, loss->sum, want.sum);
-                CHECKF(fabs(loss->weight - want.weight) < 1e-12 * (1 + want.weight) && memcmp(&loss->correct, &want.correct, 3 * sizeof(double)) == 0,
-                       "entropy case %d: weight %g correct %g %g samples %g, want %g %g %g %g", k, loss->weight, loss->correct, loss->correct5,
+                CHECKF(fabs(loss->sum - want.sum) <= 1e-7 * (fabs(want.sum) + p->n), "entropy case %d: %.10g, want %.10g",
+                       k, loss->sum, want.sum);
+                CHECKF(fabs(loss->weight - want.weight) < 1e-12 * (1 + want.weight)
+                       && memcmp(&loss->correct, &want.correct, 3 * sizeof(double)) == 0,
+                       "entropy case %d: weight %g correct %g %g samples %g, want %g %g %g %g", k, loss->weight, loss->correct,
+                       loss->correct5,
                        loss->samples, want.weight, want.correct, want.correct5, want.samples);
                 CHECKF(error_of(gx, want_gx, size) < 3e-7, "entropy case %d: gradient %g", k, error_of(gx, want_gx, size));
             }
@@ -1316,7 +1338,13 @@ static void a_partial_batch_leaves_the_rest_alone(void)
    ============================================================================ */
 
 /* A scalar function of v, through whichever naive forward: sum of weights * outputs. */
-typedef struct probe { int kind, n, c, hw; const nnt_op *op; const entropy_case *entropy; const int32_t *labels; const double *weights, *w, *b; } probe;
+typedef struct probe {
+    int kind, n, c, hw;
+    const nnt_op *op;
+    const entropy_case *entropy;
+    const int32_t *labels;
+    const double *weights, *w, *b;
+} probe;
 
 static double probe_value(const probe *p, double *v)
 {
