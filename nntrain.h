@@ -60,6 +60,7 @@
      >>schedule     what to keep and what to make again
      >>plan         resolved ops, lifetimes, offsets
      >>stages       the training program for >>schedule
+     >>report       plans in words and pictures
 
    CONFIGURATION: macros to define before the include, the same in all files of a program
      NNTRAIN_IMPLEMENTATION   not defined   in one file: the functions themselves, not only their declarations
@@ -95,8 +96,8 @@
      4. nnt_sgd, nnt_adam or nnt_adamw fill an optimizer, whose fields may be changed. nnt_learning_rate tells what its
         schedule gives at a step.
      5. nnt_plan tells what training will take, nnt_plan_curve what it could take instead for some work done twice,
-        nnt_max_batch which batch fits a limit; nnt_compile takes the memory and draws the weights. nnt_summary writes a table.
-        nnt_load starts from a saved net instead.
+        nnt_max_batch which batch fits a limit; nnt_keep and nnt_checkpoint_sequential choose by hand; nnt_compile takes the memory and draws the weights. nnt_summary writes a table.
+        nnt_memory_report and nnt_plan_write show what was planned. nnt_load starts from a saved net instead.
      6. Data: nnt_dataset_arrays, nnt_dataset_idx or nnt_dataset_reader; nnt_dataset_count, nnt_dataset_classes and
         nnt_dataset_shape describe it. nnt_loader_new makes batches of it.
      7. nnt_fit trains for some epochs, tells a callback (nnt_progress is one) and keeps nnt_history. Or a loop of one's
@@ -441,6 +442,13 @@ NNT_API nnt_result nnt_plan(nnt_net *net, nnt_node loss, nnt_compile_desc desc, 
 typedef struct nnt_plan_point { size_t total; double extra_work; } nnt_plan_point;
 NNT_API int nnt_plan_curve(nnt_net *net, nnt_node loss, nnt_compile_desc desc, nnt_plan_point *out, int cap);
 
+/* Marks for recomputation; they have to come before nnt_compile. nnt_keep: x is kept for backward and never made again.
+   nnt_checkpoint_sequential: the layers from `first` to `last` as torch's checkpoint_sequential(layers, segments, x): cut
+   into so many segments, all of them but the last made again, everything outside kept. Cuts are where a single value
+   passes. Then memory_limit, extra_work and recompute choose nothing any more. Both return what they were given. */
+NNT_API nnt_node nnt_keep(nnt_node x);
+NNT_API nnt_node nnt_checkpoint_sequential(nnt_node first, nnt_node last, int segments);
+
 /* The largest batch that compiles within desc.memory_limit; 0: not even one sample, or an error. desc.batch is not
    looked at. */
 NNT_API int nnt_max_batch(nnt_net *net, nnt_node loss, nnt_compile_desc desc);
@@ -457,6 +465,17 @@ NNT_API const char *nnt_param_name(const nnt_net *net, int index);
    name, before compile, or (gradient) for running statistics and nets that only predict. */
 NNT_API nnt_tensor *nnt_param(nnt_net *net, const char *name);
 NNT_API nnt_tensor *nnt_grad(nnt_net *net, const char *name);
+
+/* What a compiled net's memory goes on: totals, what recomputing gives, and the largest values alive at the peak, by the
+   layers' names. Writes and returns as nnt_summary. */
+NNT_API size_t nnt_memory_report(const nnt_net *net, char *text, size_t cap);
+
+#ifndef NNT_NO_STDIO
+/* The plan of a compiled net's step as a file: a picture of the arena over the step when the name ends in .svg, else text:
+   "arena BYTES", "buffer ID OFFSET BYTES FIRST LAST NAME" (FIRST -1: there before), "step I NAME FLOPS r:IDS w:IDS
+   [ws:BYTES@OFFSET]", from which anyone can check that nothing overlaps. */
+NNT_API nnt_result nnt_plan_write(nnt_net *net, const char *path);
+#endif
 
 /* A table of layers, output shapes, parameters and FLOPs a sample (a multiplication and an addition are two). Writes at
    most cap bytes with the final 0 and returns the length that the whole needs without it, as snprintf. */
@@ -6206,6 +6225,7 @@ typedef struct nnti_node {
     int   first_input, inputs;      /* in net->edges */
     int   shape[3];
     char *name;                     /* the user's, or NULL */
+    int   keep;                     /* nnt_keep */
     nnt_op geometry;                /* sizes and parameters that its resolved ops start from */
     int   weight, bias, running;    /* indices of parameters, -1: none. running: mean; running + 1: variance */
     double flops;                   /* of forward, a sample */
@@ -6264,6 +6284,7 @@ typedef struct nnti_value {
     int     kind;                   /* NNTI_VALUE_... */
     int     persistent;             /* lives the whole step, outside of what is scheduled */
     int     again;                  /* made again */
+    int     given;                  /* filled before the first op */
     size_t  bytes;                  /* at the whole batch, rounded up to NNTI_ALIGN */
     int     first, last;            /* ops of the program that touch it first and last; first -1: before the first op */
     int     storage;                /* the value in whose place it lives */
@@ -6298,6 +6319,7 @@ struct nnt_net {
     size_t        param_cap;
     int           param_count;
     int           input;            /* its index, -1: none */
+    int           checkpoint_first, checkpoint_last, checkpoint_segments;   /* nodes; segments 0: none */
     nnt_tensor   *tensors;
     nnti_open_device open[NNTI_MAX_OPEN];
     int           open_count;
@@ -6545,6 +6567,33 @@ NNT_API nnt_node nnt_name(nnt_node x, const char *name)
     if (!n->name) return nnti_out_of_memory(x.net);
     memcpy(n->name, name, length);
     return x;
+}
+
+/* 0 after an error: marks need nodes of a net that is not compiled. */
+static int nnti_can_mark(nnt_node x, const char *where)
+{
+    if (!x.net || x.net->graph_error.code != NNT_OK) return 0;
+    if (!nnti_get(x)) nnti_fail(x.net, NNT_ERR_ARGUMENT, NULL, "%s: not a node of this net (id %d)", where, x.id);
+    else if (x.net->compiled) nnti_fail(x.net, NNT_ERR_STATE, NULL, "%s: the net is compiled; its plan is final", where);
+    return x.net->graph_error.code == NNT_OK;
+}
+NNT_API nnt_node nnt_keep(nnt_node x)
+{
+    if (!nnti_can_mark(x, "nnt_keep")) return nnti_invalid(x.net);
+    nnti_get(x)->keep = 1;
+    return x;
+}
+NNT_API nnt_node nnt_checkpoint_sequential(nnt_node first, nnt_node last, int segments)
+{
+    if (!nnti_can_mark(first, "nnt_checkpoint_sequential") || !nnti_can_mark(last, "nnt_checkpoint_sequential")) return nnti_invalid(last.net);
+    if (first.net != last.net || first.id > last.id)
+        return nnti_fail(last.net, NNT_ERR_ARGUMENT, NULL, "nnt_checkpoint_sequential: op %d is not before op %d of the same net", first.id, last.id);
+    if (segments < 1) return nnti_fail(last.net, NNT_ERR_ARGUMENT, NULL, "nnt_checkpoint_sequential: %d segments; it must be at least 1", segments);
+    if (last.net->checkpoint_segments) return nnti_fail(last.net, NNT_ERR_STATE, NULL, "nnt_checkpoint_sequential: the net has one already; one run of layers can be marked");
+    last.net->checkpoint_first = first.id - 1;
+    last.net->checkpoint_last = last.id - 1;
+    last.net->checkpoint_segments = segments;
+    return last;
 }
 
 NNT_API nnt_result nnt_shape(nnt_node x, int shape[3])
@@ -8976,155 +9025,6 @@ static nnt_result nnti_schedule_prove(const nnt_allocator *a, const nnti_chain *
     return r;
 }
 
-/* ---- reports. Both write to a text that may be too short; nnti_render makes one that is long enough. */
-
-static void nnti_put_word(nnti_text *t, const char *s)      /* no spaces: the dump's fields are split at them */
-{
-    for (; *s; s++) nnti_put_char(t, *s == ' ' || *s == '\t' || *s == '\n' ? '_' : *s);
-}
-static void nnti_put_xml(nnti_text *t, const char *s)
-{
-    for (; *s; s++) {
-        if (*s == '<') nnti_put_string(t, "&lt;");
-        else if (*s == '>') nnti_put_string(t, "&gt;");
-        else if (*s == '&') nnti_put_string(t, "&amp;");
-        else nnti_put_char(t, *s);
-    }
-}
-static void nnti_put_storage_name(nnti_text *t, const nnti_chain *c, const nnti_storage *s,
-                                  void (*put)(nnti_text *, const char *))
-{
-    put(t, c->stage[s->stage].name);
-    nnti_put_char(t, '.');
-    put(t, s->local == NNTI_NO_VALUE ? "workspace" : c->stage[s->stage].value[s->local].name);
-}
-/* The kinds of calls, one letter each, as the dump and the picture name them. */
-static const char *nnti_phase_letter(int phase)
-{
-    return phase == NNTI_FIRST ? "F" : phase == NNTI_AGAIN ? "R" : "B";
-}
-/* One record a line: "arena BYTES", "buffer ID OFFSET BYTES FIRST LAST NAME" (FIRST -1: there before the first step),
-   "step INDEX NAME FLOPS r:ID,ID w:ID,ID [ws:BYTES@OFFSET]". A buffer updated in place is in both lists. */
-static void nnti_schedule_text(nnti_text *t, const nnti_chain *c, const nnti_schedule *s)
-{
-    const nnti_life *f = &s->life;
-    int i, k;
-    nnti_put(t, "# peak %I, repeated steps %d, extra work %g of %g\narena %I\n", s->peak, s->repeated, s->extra,
-             s->work, s->arena);
-    for (i = 0; i < f->storages; i++) {
-        const nnti_storage *b = &f->storage[i];
-        if (b->value == NNTI_NO_VALUE) continue;
-        nnti_put(t, "buffer %d %I %I %d %d ", i, b->offset, b->bytes, b->phase == NNTI_PRESENT ? -1 : b->first,
-                 b->last);
-        nnti_put_storage_name(t, c, b, nnti_put_word);
-        nnti_put_char(t, '\n');
-    }
-    for (i = 0; i < s->calls.count; i++) {
-        const nnti_call *call = &s->calls.call[i];
-        const nnti_stage_step *p = nnti_call_step(c, call);
-        nnti_put(t, "step %d %s:", i, nnti_phase_letter(call->phase));
-        nnti_put_word(t, c->stage[call->stage].name);
-        nnti_put_char(t, ':');
-        nnti_put_word(t, p->name);
-        nnti_put_char(t, ' ');
-        nnti_put_double(t, p->flops, 15);
-        for (k = 0; k < p->reads + p->writes; k++) {
-            int id = f->operand[f->first[i] + k];
-            if (k == 0) nnti_put_string(t, " r:");
-            if (k == p->reads) nnti_put_string(t, " w:");
-            if (id >= 0) nnti_put(t, "%d,", id);
-        }
-        if (f->scratch[i] >= 0) nnti_put(t, " ws:%I@%I", p->workspace, f->storage[f->scratch[i]].offset);
-        nnti_put_char(t, '\n');
-    }
-}
-
-static void nnti_svg_rect(nnti_text *t, double x, double y, double width, double height, const char *colour)
-{
-    nnti_put(t, "<rect x=\"%f\" y=\"%f\" width=\"%f\" height=\"%f\" fill=\"%s\" stroke=\"#fff\" stroke-width=\"0.3\"",
-             x, y,
-             width, height, colour);
-}
-static void nnti_svg_line(nnti_text *t, double x1, double y1, double x2, double y2, const char *colour)
-{
-    nnti_put(t, "<line x1=\"%f\" y1=\"%f\" x2=\"%f\" y2=\"%f\" stroke=\"%s\" stroke-dasharray=\"4 3\"/>\n", x1, y1,
-             x2, y2, colour);
-}
-static void nnti_svg_text(nnti_text *t, double x, double y, const char *s)
-{
-    nnti_put(t, "<text x=\"%f\" y=\"%f\">%s</text>\n", x, y, s);
-}
-static const char *nnti_svg_colour(const nnti_storage *s)
-{
-    if (s->value == NNTI_NO_VALUE) return "#999999";
-    switch (s->phase) {
-    case NNTI_PRESENT: return "#5a4a78";
-    case NNTI_FIRST:   return "#3b76af";
-    case NNTI_AGAIN:   return "#e58a3c";
-    default:           return "#58985a";
-    }
-}
-/* The arena over the step: a rectangle for each storage, and below it the sum of what lives. */
-static void nnti_schedule_svg(nnti_text *t, const nnti_chain *c, const nnti_schedule *s)
-{
-    static const char *const legend[] = { "input", "#5a4a78", "activation", "#3b76af", "made again", "#e58a3c",
-                                          "gradient", "#58985a", "workspace", "#999999" };
-    const double left = 20, top = 50, width = 1000, height = 500, stairs = 160;
-    const double bottom = top + height, base = bottom + 30 + stairs, right = left + width;
-    const double sx = width / nnti_max(1, s->calls.count), sy = height / (double)nnti_max64(1, s->arena);
-    const double stair = stairs / (double)nnti_max64(1, s->arena), peak = (double)s->peak;
-    double split;
-    int i, calls = 0;
-    nnti_put(t, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%f\" height=\"%f\" font-family=\"sans-serif\" "
-             "font-size=\"12\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n", right + left, base + 20);
-    nnti_put(t, "<text x=\"%f\" y=\"18\" font-size=\"14\">arena %I bytes (%B), peak %I bytes, extra work %f %%, "
-             "%d of %d steps made again</text>\n", left, s->arena, (size_t)s->arena, s->peak,
-             100.0 * s->extra / (s->work - s->extra), s->repeated, s->calls.count);
-    for (i = 0; i < 5; i++) {
-        nnti_svg_rect(t, left + 110 * i, 28, 12, 12, legend[2 * i + 1]);
-        nnti_put_string(t, "/>\n");
-        nnti_svg_text(t, left + 110 * i + 16, 38, legend[2 * i]);
-    }
-    nnti_svg_rect(t, left, top, width, height, "#f2f2f2");
-    nnti_put_string(t, "/>\n");
-    for (i = 0; i < s->life.storages; i++) {
-        const nnti_storage *b = &s->life.storage[i];
-        if (b->bytes == 0) continue;
-        nnti_svg_rect(t, left + b->first * sx, bottom - (double)(b->offset + b->bytes) * sy,
-                      (b->last - b->first + 1) * sx, (double)b->bytes * sy, nnti_svg_colour(b));
-        nnti_put_string(t, "><title>");
-        nnti_put_storage_name(t, c, b, nnti_put_xml);
-        nnti_put(t, ": %I bytes at %I, steps %d to %d</title></rect>\n", b->bytes, b->offset, b->first, b->last);
-    }
-    while (calls < s->calls.count && s->calls.call[calls].phase != NNTI_BACKWARD) calls++;
-    split = left + calls * sx;
-    nnti_svg_line(t, left, bottom - peak * sy, right, bottom - peak * sy, "#c00");
-    nnti_svg_line(t, split, top, split, base, "#000");
-    nnti_svg_text(t, left, bottom + 16, "forward");
-    nnti_svg_text(t, split + 4, bottom + 16, "backward");
-    nnti_put(t, "<path fill=\"#cfdbe6\" stroke=\"#3b76af\" d=\"M%f %f", left, base);
-    for (i = 0; i < s->calls.count; i++)
-        nnti_put(t, " V%f H%f", base - (double)s->life.live[i] * stair, left + (i + 1) * sx);
-    nnti_put(t, " V%f Z\"/>\n", base);
-    nnti_svg_line(t, left, base - peak * stair, right, base - peak * stair, "#c00");
-    nnti_put_string(t, "</svg>\n");
-}
-/* The whole text in memory of its own: *bytes is what to free, the text is zero-terminated. NULL: out of memory. */
-static char *nnti_schedule_render(const nnt_allocator *a, const nnti_chain *c, const nnti_schedule *s,
-                                  void (*write)(nnti_text *, const nnti_chain *, const nnti_schedule *), size_t *bytes)
-{
-    nnti_text t = nnti_text_begin(NULL, 0);
-    char *to;
-    write(&t, c, s);
-    *bytes = t.length + 1;
-    to = (char *)nnti_alloc(a, *bytes);
-    if (!to) return NULL;
-    t = nnti_text_begin(to, *bytes);
-    write(&t, c, s);
-    nnti_text_end(&t);
-    return to;
-}
-
 /* ============================================================================
    >>plan    Lowering to resolved ops, lifetimes, offsets in one arena
    Reads the nodes of >>graph, writes nnti_plan: two flat lists of ops (one training step; prediction and evaluation),
@@ -9386,7 +9286,10 @@ static void nnti_lower_forward(nnti_lowering *l, int node)
     switch (n->kind) {
     case NNTI_NODE_INPUT:
         l->at[node] = nnti_new_activation(l, node);
-        if (!l->failed) (*l->values)[l->at[node]].first = -1;
+        if (!l->failed) {
+            (*l->values)[l->at[node]].first = -1;
+            (*l->values)[l->at[node]].given = 1;
+        }
         break;
     case NNTI_NODE_RESHAPE: l->at[node] = l->at[in]; break;
     case NNTI_NODE_CONV:
@@ -9727,7 +9630,7 @@ static int nnti_new_given(nnti_lowering *l, int node, const char *what, int64_t 
     int v = nnti_new_value(l, NNTI_VALUE_ACTIVATION, node, what, nnti_values_bytes(l, per_sample, element));
     if (!l->failed) {
         (*l->values)[v].first = -1;
-        (*l->values)[v].persistent = 1;
+        (*l->values)[v].persistent = (*l->values)[v].given = 1;
     }
     return v;
 }
@@ -10135,7 +10038,8 @@ static void nnti_stage_op(nnti_staging *s, int stage, int t)
     }
     nnti_chain_step(&s->chain, &step);
 }
-static void nnti_make_chain(nnti_staging *s)
+/* at: node -> value of its output. */
+static void nnti_make_chain(nnti_staging *s, const int *at)
 {
     const nnti_program *p = s->p;
     int stage, t, i;
@@ -10147,7 +10051,9 @@ static void nnti_make_chain(nnti_staging *s)
         for (t = 0; t <= p->loss_op; t++) if (s->stage_of[t] == stage) nnti_stage_op(s, stage, t);
         nnti_chain_backward(&s->chain);
         for (t = p->loss_op + 1; t < p->count - p->update_ops; t++) if (s->stage_of[t] == stage) nnti_stage_op(s, stage, t);
-        if (s->chain.failed) s->failed = NNT_ERR_MEMORY;
+        if (s->chain.failed) { s->failed = NNT_ERR_MEMORY; return; }
+        for (i = 0; i < s->net->node_count; i++)
+            if (s->net->nodes[i].keep && at[i] >= 0 && s->local[at[i]] >= 0) s->chain.stage[stage].value[s->local[at[i]]].keep = 1;
     }
 }
 
@@ -10341,6 +10247,17 @@ static nnti_ask nnti_ask_of(const nnt_compile_desc *d, int64_t space, double ste
     }
     return ask;
 }
+/* The segment of each stage, 0: kept. The stages of the marked layers in runs of equal count; the last run is kept. */
+static void nnti_mark_segments(const nnt_net *net, const nnti_staging *s, const int *node_stage, int *segment)
+{
+    int first = node_stage[net->checkpoint_first], last = node_stage[net->checkpoint_last];
+    int stages = last - first + 1, n = nnti_min(net->checkpoint_segments, stages), i;
+    for (i = 0; i < s->stages; i++) segment[i] = 0;
+    for (i = 0; i < stages; i++) {
+        int k = (int)((int64_t)i * n / stages) + 1;
+        if (k < n) segment[first + i] = k;
+    }
+}
 /* Schedules the training program that has been lowered into the plan. curve: when not NULL, gets its points instead
    (cap, *count), and the plan is left as it is. *arena: persistent values and the schedule's arena. */
 static nnt_result nnti_schedule_training(nnt_net *net, nnti_plan *plan, const nnt_compile_desc *d, const int *at, size_t fixed, size_t *arena,
@@ -10354,12 +10271,13 @@ static nnt_result nnti_schedule_training(nnt_net *net, nnti_plan *plan, const nn
     nnti_ask ask;
     nnt_result r = NNT_ERR_MEMORY;
     int *node_stage = (int *)nnti_zalloc(&net->a, (size_t)net->node_count, sizeof *node_stage), i, planned = 0;
+    int *segment = (int *)nnti_zalloc(&net->a, ops + 1, sizeof *segment);
     memset(&q, 0, sizeof q);
-    if (nnti_staging_begin(&s, net, plan, d->batch) && node_stage) {
+    if (nnti_staging_begin(&s, net, plan, d->batch) && node_stage && segment) {
         for (i = 0; i < s.values; i++)
             if (s.v[i].persistent) { s.v[i].offset = persistent; persistent += s.v[i].bytes; }
         nnti_cut_stages(&s, at, node_stage);
-        nnti_make_chain(&s);
+        nnti_make_chain(&s, at);
         r = (nnt_result)s.failed;
         if (!r) r = nnti_chain_end(&s.chain, NNTI_ALIGN, &net->error);
         if (!r) r = nnti_planner_begin(&planner, &net->a, &s.chain, 0.0, nnti_isa_best(), &net->error);
@@ -10377,6 +10295,11 @@ static nnt_result nnti_schedule_training(nnt_net *net, nnti_plan *plan, const nn
         } else {
             nnti_schedule all;
             ask = nnti_ask_of(d, space, work);
+            if (net->checkpoint_segments) {
+                nnti_mark_segments(net, &s, node_stage, segment);
+                ask.kind = NNTI_ASK_BY_HAND;
+                ask.segment = segment;
+            }
             r = nnti_planner_answer(&planner, &ask, &q, &net->error);
             if (r == NNT_ERR_UNSUPPORTED) {     /* nnti_plan_checked tells the user, with the least that there is */
                 ask.kind = NNTI_ASK_LEAST_MEMORY;
@@ -10399,6 +10322,7 @@ static nnt_result nnti_schedule_training(nnt_net *net, nnti_plan *plan, const nn
     }
     nnti_staging_free(&s, ops, values);
     nnti_free(&net->a, node_stage, (size_t)net->node_count * sizeof *node_stage);
+    nnti_free(&net->a, segment, (ops + 1) * sizeof *segment);
     if (r == NNT_ERR_MEMORY) nnti_set_error(&net->error, r, "compile: out of memory while planning");
     return r;
 }
@@ -12696,6 +12620,232 @@ NNT_API nnt_result nnt_tensor_copy(nnt_tensor *to, const nnt_tensor *from)
     }
     return nnti_tensor_done(to, r, "nnt_tensor_copy");
 }
+
+/* ============================================================================
+   >>report    What a plan does, for people: memory in words, the arena as text and as a picture
+   Reads a compiled net's plan.
+   ============================================================================ */
+
+/* The list of ops that a report is about. */
+typedef struct nnti_subject { const nnti_program *p; const nnti_value *v; int values; } nnti_subject;
+
+static nnti_subject nnti_subject_of(const nnt_net *net)
+{
+    nnti_subject s;
+    s.p = net->trains ? &net->plan.train : &net->plan.predict;
+    s.v = net->trains ? net->plan.train_values : net->plan.predict_values;
+    s.values = net->trains ? net->plan.train_value_count : net->plan.predict_value_count;
+    return s;
+}
+static const char *const nnti_phase_names[] = { "forward", "made again", "backward", "update" };
+
+typedef struct nnti_live { size_t bytes; int value; } nnti_live;
+static int nnti_by_bytes(const void *a, const void *b)
+{
+    const nnti_live *x = (const nnti_live *)a, *y = (const nnti_live *)b;
+    if (x->bytes != y->bytes) return x->bytes < y->bytes ? 1 : -1;
+    return x->value - y->value;
+}
+NNT_API size_t nnt_memory_report(const nnt_net *net, char *text, size_t cap)
+{
+    nnti_text t = nnti_text_begin(text, cap);
+    enum { MOST = 16 };
+    nnti_live live[MOST + 1];
+    char name[NNTI_NAME_TEXT];
+    const nnt_memory *m;
+    nnti_subject s;
+    int i, n = 0, others = 0;
+    size_t rest = 0;
+    if (!net || !net->compiled) {
+        nnti_put(&t, "the net is not compiled\n");
+        nnti_text_end(&t);
+        return t.length;
+    }
+    m = &net->plan.memory;
+    s = nnti_subject_of(net);
+    nnti_put(&t, "batch %d on %s: %B\n", net->desc.batch, net->on->text, m->total);
+    nnti_put(&t, "  parameters %B, gradients %B, optimizer %B; values of a step %B\n", m->params, m->grads, m->optimizer, m->arena);
+    if (net->trains) {
+        nnti_put(&t, "  keeping all: %B; least possible: %B; this plan makes %d of %d ops again, +%g %% of a step's work\n", m->total_store_all, m->total_least,
+                 m->recomputed_ops, m->ops_train, floor(1000.0 * m->extra_work + 0.5) / 10.0);
+    }
+    nnti_put(&t, "at the peak (%B): op %d, %s of '%s', %s\n", m->peak, m->peak_op, nnti_op_names[s.p->ops[m->peak_op].kind],
+             nnti_node_name(&net->nodes[s.p->ops[m->peak_op].node - 1], name), nnti_phase_names[s.p->ops[m->peak_op].phase]);
+    for (i = 0; i < s.values; i++) {
+        if (s.v[i].storage != i || s.v[i].first > m->peak_op || s.v[i].last < m->peak_op) continue;
+        live[n].bytes = s.v[i].bytes;
+        live[n++].value = i;
+        qsort(live, (size_t)n, sizeof *live, nnti_by_bytes);
+        if (n > MOST) { n = MOST; rest += live[MOST].bytes; others++; }
+    }
+    for (i = 0; i < n; i++) {
+        const nnti_value *v = &s.v[live[i].value];
+        char bytes[32];
+        nnti_format(bytes, sizeof bytes, "%B", v->bytes);
+        nnti_put(&t, "%12s  %s of '%s'%s\n", bytes, v->what, nnti_node_name(&net->nodes[v->node], name), v->again ? ", made again" : "");
+    }
+    if (others) {
+        char bytes[32];
+        nnti_format(bytes, sizeof bytes, "%B", rest);
+        nnti_put(&t, "%12s  in %d others\n", bytes, others);
+    }
+    nnti_text_end(&t);
+    return t.length;
+}
+
+#ifndef NNT_NO_STDIO
+/* First and last op that has a storage as operand; -1 and -2: none. */
+static void nnti_storage_use(const nnti_subject *s, int storage, int *first, int *last)
+{
+    int i, role;
+    *first = -1;
+    *last = -2;
+    for (i = 0; i < s->p->count; i++)
+        for (role = 0; role < NNT_ROLES; role++) {
+            int o = nnti_operands(s->p, i)[role];
+            if (o < 0 || s->v[o].storage != storage) continue;
+            if (*last < 0) *first = i;
+            *last = i;
+        }
+}
+static void nnti_put_word(nnti_text *t, const char *w)      /* fields are split at spaces */
+{
+    for (; *w; w++) nnti_put_char(t, *w == ' ' || *w == ',' ? '_' : *w);
+}
+static void nnti_put_operands(nnti_text *t, const nnti_subject *s, int op, int written)
+{
+    int role, k, n = 0, list[NNT_ROLES];
+    nnti_put(t, written ? " w:" : " r:");
+    for (role = 0; role < NNT_ROLES; role++) {
+        int o = nnti_operands(s->p, op)[role];
+        if (o < 0 || !(written ? nnti_op_writes(&s->p->ops[op], role) : nnti_op_reads(&s->p->ops[op], role))) continue;
+        for (k = 0; k < n && list[k] != s->v[o].storage; k++) { }
+        if (k < n) continue;
+        list[n++] = s->v[o].storage;
+        nnti_put(t, n > 1 ? ",%d" : "%d", s->v[o].storage);
+    }
+}
+static void nnti_plan_text(nnti_text *t, const nnt_net *net)
+{
+    nnti_subject s = nnti_subject_of(net);
+    char name[NNTI_NAME_TEXT];
+    size_t arena = 0;
+    int i, k, first, last;
+    for (i = 0; i < s.values; i++) if (s.v[i].offset + s.v[i].bytes > arena) arena = s.v[i].offset + s.v[i].bytes;
+    nnti_put(t, "# batch %d, peak %z bytes, %d ops made again\narena %z\n", net->desc.batch, net->plan.memory.peak, net->plan.memory.recomputed_ops, arena);
+    for (i = 0; i < s.values; i++) {
+        if (s.v[i].storage != i || s.v[i].kind == NNTI_VALUE_WORKSPACE) continue;
+        nnti_storage_use(&s, i, &first, &last);
+        if (last < 0) continue;
+        nnti_put(t, "buffer %d %z %z %d %d ", i, s.v[i].offset, s.v[i].bytes, s.v[i].first < 0 && s.v[i].given ? -1 : first, last);
+        nnti_put_word(t, nnti_node_name(&net->nodes[s.v[i].node], name));
+        nnti_put_char(t, '.');
+        nnti_put_word(t, s.v[i].what);
+        nnti_put_char(t, '\n');
+    }
+    for (i = 0; i < s.p->count; i++) {
+        const nnt_op *op = &s.p->ops[i];
+        nnti_put(t, "step %d ", i);
+        nnti_put_word(t, nnti_op_names[op->kind]);
+        nnti_put_char(t, ':');
+        nnti_put_word(t, nnti_node_name(&net->nodes[op->node - 1], name));
+        nnti_put(t, " %g", op->flops * net->desc.batch);
+        nnti_put_operands(t, &s, i, 0);
+        nnti_put_operands(t, &s, i, 1);
+        for (k = 0; k < s.values; k++)
+            if (s.v[k].kind == NNTI_VALUE_WORKSPACE && s.v[k].first == i) nnti_put(t, " ws:%z@%z", s.v[k].bytes, s.v[k].offset);
+        nnti_put_char(t, '\n');
+    }
+}
+
+static void nnti_put_xml(nnti_text *t, const char *w)
+{
+    for (; *w; w++) {
+        if (*w == '&') nnti_put_string(t, "&amp;");
+        else if (*w == '<') nnti_put_string(t, "&lt;");
+        else if (*w == '"') nnti_put_string(t, "&quot;");
+        else nnti_put_char(t, *w);
+    }
+}
+/* x: ops of the step, y: bytes of the arena, a rectangle for each storage; below, the sum of what lives. */
+static void nnti_plan_svg(nnti_text *t, const nnt_net *net)
+{
+    static const char *const colours[] = { "#4878a8", "#d08030", "#b04050", "#909090" };      /* kept, again, gradient, workspace */
+    static const char *const legend[] = { "kept activation", "made again", "gradient", "workspace" };
+    const double left = 86, top = 60, width = 984, height = 420, below = 110;
+    nnti_subject s = nnti_subject_of(net);
+    char name[NNTI_NAME_TEXT];
+    size_t arena = 1, by_kind[3];
+    double step = width / nnti_max(1, s.p->count);
+    int i;
+    for (i = 0; i < s.values; i++) if (s.v[i].offset + s.v[i].bytes > arena) arena = s.v[i].offset + s.v[i].bytes;
+    nnti_put(t, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 1100 660\" font-family=\"sans-serif\" font-size=\"13\">\n"
+                "<rect width=\"1100\" height=\"660\" fill=\"#ffffff\"/>\n<text x=\"86\" y=\"24\" font-size=\"16\">Arena over one step: batch %d, %B, peak %B",
+             net->desc.batch, arena, net->plan.memory.peak);
+    nnti_put(t, " at op %d of %d, +%g %% work</text>\n", net->plan.memory.peak_op, s.p->count, floor(1000.0 * net->plan.memory.extra_work + 0.5) / 10.0);
+    for (i = 0; i < 4; i++)
+        nnti_put(t, "<rect x=\"%d\" y=\"36\" width=\"12\" height=\"12\" fill=\"%s\"/><text x=\"%d\" y=\"47\">%s</text>\n", 86 + i * 150, colours[i], 104 + i * 150, legend[i]);
+    nnti_put(t, "<rect x=\"%g\" y=\"%g\" width=\"%g\" height=\"%g\" fill=\"#f4f4f4\"/>\n", left, top, width, height);
+    for (i = 0; i < s.values; i++) {
+        const nnti_value *v = &s.v[i];
+        int first = nnti_max(0, v->first), last = nnti_min(s.p->count - 1, v->last);
+        if (v->storage != i || !v->bytes || last < first) continue;
+        nnti_put(t, "<rect x=\"%g\" y=\"%g\" width=\"%g\" height=\"%g\" fill=\"%s\" stroke=\"#ffffff\" stroke-width=\"0.4\"><title>", left + first * step,
+                 top + height - height * ((double)(v->offset + v->bytes) / (double)arena), (last - first + 1) * step, height * ((double)v->bytes / (double)arena),
+                 colours[v->kind == NNTI_VALUE_WORKSPACE ? 3 : v->kind == NNTI_VALUE_GRADIENT ? 2 : v->again ? 1 : 0]);
+        nnti_put_string(t, v->what);
+        nnti_put_string(t, " of ");
+        nnti_put_xml(t, nnti_node_name(&net->nodes[v->node], name));
+        nnti_put(t, ", %B, ops %d to %d</title></rect>\n", v->bytes, first, last);
+    }
+    for (i = 0; i < s.p->count && s.p->loss_op >= 0; i++)
+        if (i == s.p->loss_op)
+            nnti_put(t, "<line x1=\"%g\" y1=\"%g\" x2=\"%g\" y2=\"%g\" stroke=\"#000000\" stroke-dasharray=\"4 3\"/><text x=\"%g\" y=\"%g\">loss</text>\n",
+                     left + (i + 0.5) * step, top, left + (i + 0.5) * step, top + height + below, left + (i + 0.5) * step + 4, top + 14);
+    nnti_put(t, "<polygon fill=\"#c8d8e8\" stroke=\"#4878a8\" points=\"%g,%g", left, top + height + below);
+    for (i = 0; i < s.p->count; i++) {
+        double y = top + height + below - (below - 20) * ((double)nnti_alive(s.v, s.values, i, by_kind) / (double)arena);
+        nnti_put(t, " %g,%g %g,%g", left + i * step, y, left + (i + 1) * step, y);
+    }
+    nnti_put(t, " %g,%g\"/>\n", left + width, top + height + below);
+    nnti_put(t, "<line x1=\"%g\" y1=\"%g\" x2=\"%g\" y2=\"%g\" stroke=\"#b00000\"/>\n", left, top + height + below - (below - 20) * ((double)net->plan.memory.peak / (double)arena),
+             left + width, top + height + below - (below - 20) * ((double)net->plan.memory.peak / (double)arena));
+    nnti_put(t, "<text x=\"%g\" y=\"%g\" text-anchor=\"end\">0</text><text x=\"%g\" y=\"%g\" text-anchor=\"end\">%B</text>\n", left - 6, top + height, left - 6, top + 12, arena);
+    nnti_put(t, "<text x=\"%g\" y=\"%g\" text-anchor=\"end\">alive</text><text x=\"%g\" y=\"%g\">ops of the step: forward, loss, backward, update</text>\n</svg>\n",
+             left - 6, top + height + below - 20, left, top + height + below + 24);
+}
+static int nnti_ends_in(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+NNT_API nnt_result nnt_plan_write(nnt_net *net, const char *path)
+{
+    void (*write_fn)(nnti_text *, const nnt_net *) = nnti_plan_text;
+    nnti_text t;
+    size_t length;
+    char *text;
+    FILE *file;
+    int ok;
+    if (!net) return NNT_ERR_ARGUMENT;
+    if (!path) return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "nnt_plan_write: path is NULL");
+    if (!net->compiled) return nnti_set_error(&net->error, NNT_ERR_STATE, "nnt_plan_write: call nnt_compile first");
+    if (nnti_ends_in(path, ".svg")) write_fn = nnti_plan_svg;
+    t = nnti_text_begin(NULL, 0);           /* once to measure, once to write */
+    write_fn(&t, net);
+    length = t.length;
+    text = (char *)nnti_alloc(&net->a, length + 1);
+    if (!text) return nnti_set_error(&net->error, NNT_ERR_MEMORY, "nnt_plan_write: out of memory");
+    t = nnti_text_begin(text, length + 1);
+    write_fn(&t, net);
+    nnti_text_end(&t);
+    file = fopen(path, "wb");
+    ok = file && fwrite(text, 1, length, file) == length;
+    if (file && fclose(file) != 0) ok = 0;
+    nnti_free(&net->a, text, length + 1);
+    return ok ? NNT_OK : nnti_set_error(&net->error, NNT_ERR_FILE, "nnt_plan_write: '%s' can't be %s", path, file ? "written to its end" : "created");
+}
+#endif
 
 /* ============================================================================
    >>input    Whole files, gzip

@@ -5,10 +5,143 @@
 #  define NNTRAIN_IMPLEMENTATION
 #endif
 #include "nntrain.h"
-#ifdef NNT_PART
-#include NNT_PART
-#endif
 #include "test.h"
+
+/* ---- what a schedule is, as text and as a picture. Both write to a text that may be too short; nnti_render makes one that is long enough. */
+
+static void nnti_put_storage_name(nnti_text *t, const nnti_chain *c, const nnti_storage *s,
+                                  void (*put)(nnti_text *, const char *))
+{
+    put(t, c->stage[s->stage].name);
+    nnti_put_char(t, '.');
+    put(t, s->local == NNTI_NO_VALUE ? "workspace" : c->stage[s->stage].value[s->local].name);
+}
+/* The kinds of calls, one letter each, as the dump and the picture name them. */
+static const char *nnti_phase_letter(int phase)
+{
+    return phase == NNTI_FIRST ? "F" : phase == NNTI_AGAIN ? "R" : "B";
+}
+/* One record a line: "arena BYTES", "buffer ID OFFSET BYTES FIRST LAST NAME" (FIRST -1: there before the first step),
+   "step INDEX NAME FLOPS r:ID,ID w:ID,ID [ws:BYTES@OFFSET]". A buffer updated in place is in both lists. */
+static void nnti_schedule_text(nnti_text *t, const nnti_chain *c, const nnti_schedule *s)
+{
+    const nnti_life *f = &s->life;
+    int i, k;
+    nnti_put(t, "# peak %I, repeated steps %d, extra work %g of %g\narena %I\n", s->peak, s->repeated, s->extra,
+             s->work, s->arena);
+    for (i = 0; i < f->storages; i++) {
+        const nnti_storage *b = &f->storage[i];
+        if (b->value == NNTI_NO_VALUE) continue;
+        nnti_put(t, "buffer %d %I %I %d %d ", i, b->offset, b->bytes, b->phase == NNTI_PRESENT ? -1 : b->first,
+                 b->last);
+        nnti_put_storage_name(t, c, b, nnti_put_word);
+        nnti_put_char(t, '\n');
+    }
+    for (i = 0; i < s->calls.count; i++) {
+        const nnti_call *call = &s->calls.call[i];
+        const nnti_stage_step *p = nnti_call_step(c, call);
+        nnti_put(t, "step %d %s:", i, nnti_phase_letter(call->phase));
+        nnti_put_word(t, c->stage[call->stage].name);
+        nnti_put_char(t, ':');
+        nnti_put_word(t, p->name);
+        nnti_put_char(t, ' ');
+        nnti_put_double(t, p->flops, 15);
+        for (k = 0; k < p->reads + p->writes; k++) {
+            int id = f->operand[f->first[i] + k];
+            if (k == 0) nnti_put_string(t, " r:");
+            if (k == p->reads) nnti_put_string(t, " w:");
+            if (id >= 0) nnti_put(t, "%d,", id);
+        }
+        if (f->scratch[i] >= 0) nnti_put(t, " ws:%I@%I", p->workspace, f->storage[f->scratch[i]].offset);
+        nnti_put_char(t, '\n');
+    }
+}
+
+static void nnti_svg_rect(nnti_text *t, double x, double y, double width, double height, const char *colour)
+{
+    nnti_put(t, "<rect x=\"%f\" y=\"%f\" width=\"%f\" height=\"%f\" fill=\"%s\" stroke=\"#fff\" stroke-width=\"0.3\"",
+             x, y,
+             width, height, colour);
+}
+static void nnti_svg_line(nnti_text *t, double x1, double y1, double x2, double y2, const char *colour)
+{
+    nnti_put(t, "<line x1=\"%f\" y1=\"%f\" x2=\"%f\" y2=\"%f\" stroke=\"%s\" stroke-dasharray=\"4 3\"/>\n", x1, y1,
+             x2, y2, colour);
+}
+static void nnti_svg_text(nnti_text *t, double x, double y, const char *s)
+{
+    nnti_put(t, "<text x=\"%f\" y=\"%f\">%s</text>\n", x, y, s);
+}
+static const char *nnti_svg_colour(const nnti_storage *s)
+{
+    if (s->value == NNTI_NO_VALUE) return "#999999";
+    switch (s->phase) {
+    case NNTI_PRESENT: return "#5a4a78";
+    case NNTI_FIRST:   return "#3b76af";
+    case NNTI_AGAIN:   return "#e58a3c";
+    default:           return "#58985a";
+    }
+}
+/* The arena over the step: a rectangle for each storage, and below it the sum of what lives. */
+static void nnti_schedule_svg(nnti_text *t, const nnti_chain *c, const nnti_schedule *s)
+{
+    static const char *const legend[] = { "input", "#5a4a78", "activation", "#3b76af", "made again", "#e58a3c",
+                                          "gradient", "#58985a", "workspace", "#999999" };
+    const double left = 20, top = 50, width = 1000, height = 500, stairs = 160;
+    const double bottom = top + height, base = bottom + 30 + stairs, right = left + width;
+    const double sx = width / nnti_max(1, s->calls.count), sy = height / (double)nnti_max64(1, s->arena);
+    const double stair = stairs / (double)nnti_max64(1, s->arena), peak = (double)s->peak;
+    double split;
+    int i, calls = 0;
+    nnti_put(t, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%f\" height=\"%f\" font-family=\"sans-serif\" "
+             "font-size=\"12\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n", right + left, base + 20);
+    nnti_put(t, "<text x=\"%f\" y=\"18\" font-size=\"14\">arena %I bytes (%B), peak %I bytes, extra work %f %%, "
+             "%d of %d steps made again</text>\n", left, s->arena, (size_t)s->arena, s->peak,
+             100.0 * s->extra / (s->work - s->extra), s->repeated, s->calls.count);
+    for (i = 0; i < 5; i++) {
+        nnti_svg_rect(t, left + 110 * i, 28, 12, 12, legend[2 * i + 1]);
+        nnti_put_string(t, "/>\n");
+        nnti_svg_text(t, left + 110 * i + 16, 38, legend[2 * i]);
+    }
+    nnti_svg_rect(t, left, top, width, height, "#f2f2f2");
+    nnti_put_string(t, "/>\n");
+    for (i = 0; i < s->life.storages; i++) {
+        const nnti_storage *b = &s->life.storage[i];
+        if (b->bytes == 0) continue;
+        nnti_svg_rect(t, left + b->first * sx, bottom - (double)(b->offset + b->bytes) * sy,
+                      (b->last - b->first + 1) * sx, (double)b->bytes * sy, nnti_svg_colour(b));
+        nnti_put_string(t, "><title>");
+        nnti_put_storage_name(t, c, b, nnti_put_xml);
+        nnti_put(t, ": %I bytes at %I, steps %d to %d</title></rect>\n", b->bytes, b->offset, b->first, b->last);
+    }
+    while (calls < s->calls.count && s->calls.call[calls].phase != NNTI_BACKWARD) calls++;
+    split = left + calls * sx;
+    nnti_svg_line(t, left, bottom - peak * sy, right, bottom - peak * sy, "#c00");
+    nnti_svg_line(t, split, top, split, base, "#000");
+    nnti_svg_text(t, left, bottom + 16, "forward");
+    nnti_svg_text(t, split + 4, bottom + 16, "backward");
+    nnti_put(t, "<path fill=\"#cfdbe6\" stroke=\"#3b76af\" d=\"M%f %f", left, base);
+    for (i = 0; i < s->calls.count; i++)
+        nnti_put(t, " V%f H%f", base - (double)s->life.live[i] * stair, left + (i + 1) * sx);
+    nnti_put(t, " V%f Z\"/>\n", base);
+    nnti_svg_line(t, left, base - peak * stair, right, base - peak * stair, "#c00");
+    nnti_put_string(t, "</svg>\n");
+}
+/* The whole text in memory of its own: *bytes is what to free, the text is zero-terminated. NULL: out of memory. */
+static char *nnti_schedule_render(const nnt_allocator *a, const nnti_chain *c, const nnti_schedule *s,
+                                  void (*write)(nnti_text *, const nnti_chain *, const nnti_schedule *), size_t *bytes)
+{
+    nnti_text t = nnti_text_begin(NULL, 0);
+    char *to;
+    write(&t, c, s);
+    *bytes = t.length + 1;
+    to = (char *)nnti_alloc(a, *bytes);
+    if (!to) return NULL;
+    t = nnti_text_begin(to, *bytes);
+    write(&t, c, s);
+    nnti_text_end(&t);
+    return to;
+}
 #include <time.h>
 
 /* ---- an allocator that counts and can refuse */
