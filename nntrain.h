@@ -4896,8 +4896,8 @@ static void nnti_cpu_linear_weight(const nnti_exec *e, const nnt_op *op, const n
 
 /* ============================================================================
    >>pool    Max, average and adaptive average pooling
-   Reads and writes dense NCHW planes, one at a time; planes are independent and are shared among the threads. Also holds
-   the two helpers that the sections below share: splitting a range of items, and the mask of a relu.
+   Reads and writes dense NCHW planes, one at a time; planes are independent and are shared among the threads. Also
+   holds what the sections below share: splitting a range of items, short vectors.
    ============================================================================ */
 
 /* Items [first, last) of an op: planes, channels, positions or samples. */
@@ -4942,13 +4942,6 @@ static int64_t nnti_out_plane(const nnt_op *op) { return (int64_t)op->out_h * op
 static int nnti_is_nan(float f) { return (nnti_float_bits(f) & 0x7fffffffu) > 0x7f800000u; }
 
 #if defined(NNTI_X86)
-static int nnti_use_avx2(const nnti_exec *e) { return e->isa == NNTI_ISA_AVX2 || e->isa == NNTI_ISA_AVX512; }
-
-/* The first n of 8 lanes. */
-NNTI_AVX2 static inline __m256i nnti_first_lanes(int n)
-{
-    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-}
 /* The sum of all 8, in one fixed order. */
 NNTI_AVX2 static inline double nnti_sum_pd(__m256d a, __m256d b)
 {
@@ -4960,8 +4953,11 @@ NNTI_AVX2 static inline __m256d nnti_low_pd(__m256 v) { return _mm256_cvtps_pd(_
 NNTI_AVX2 static inline __m256d nnti_high_pd(__m256 v) { return _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1)); }
 #endif
 
+/* Plain loops that also finish the rest of a vector loop are NNTI_INLINE, so that in there they are compiled for the
+   vectors' instruction set. gcc 12 calls them without clearing the vector registers, which took half of the time. */
+
 /* gx = mask > 0 ? gx : 0 */
-static void nnti_apply_mask_c(float *gx, const float *mask, int64_t n)
+NNTI_INLINE void nnti_apply_mask_c(float *gx, const float *mask, int64_t n)
 {
     int64_t i;
     for (i = 0; i < n; i++) gx[i] = mask[i] > 0 ? gx[i] : 0;
@@ -4980,7 +4976,7 @@ NNTI_AVX2 static void nnti_apply_mask_avx2(float *gx, const float *mask, int64_t
 static void nnti_apply_mask(const nnti_exec *e, float *gx, const float *mask, int64_t n)
 {
 #if defined(NNTI_X86)
-    if (nnti_use_avx2(e)) { nnti_apply_mask_avx2(gx, mask, n); return; }
+    if (nnti_has_avx2(e->isa)) { nnti_apply_mask_avx2(gx, mask, n); return; }
 #endif
     (void)e;
     nnti_apply_mask_c(gx, mask, n);
@@ -4990,11 +4986,9 @@ static void nnti_apply_mask(const nnti_exec *e, float *gx, const float *mask, in
 /* row[at .. at + 8), 0 standing for what lies behind the row's `width` values. */
 NNTI_AVX2 static inline __m256 nnti_load8(const float *row, int at, int width)
 {
-    if (at + 8 <= width) return _mm256_loadu_ps(row + at);
-    if (at >= width) return _mm256_setzero_ps();
-    return _mm256_maskload_ps(row + at, nnti_first_lanes(width - at));
+    return at < width ? (__m256)nnti_get_avx2(row + at, width - at) : _mm256_setzero_ps();
 }
-/* row[at + 0, 1 .. 7 times stride], stride 1 or 2. With stride 2 the lanes hold 0 1 4 5 2 3 6 7, which unstride8 undoes. */
+/* row[at + 0, 1 .. 7 times stride], stride 1 or 2. With 2 the lanes hold 0 1 4 5 2 3 6 7, which unstride8 undoes. */
 NNTI_AVX2 static inline __m256 nnti_strided8(const float *row, int at, int width, int stride)
 {
     const __m256 v = nnti_load8(row, at, width);
@@ -5003,12 +4997,6 @@ NNTI_AVX2 static inline __m256 nnti_strided8(const float *row, int at, int width
 NNTI_AVX2 static inline __m256 nnti_unstride8(__m256 v, int stride)
 {
     return stride == 1 ? v : _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(v), 0xD8));
-}
-/* p[0 .. lanes), at most 8. */
-NNTI_AVX2 static inline void nnti_store8(float *p, int lanes, __m256 v)
-{
-    if (lanes >= 8) _mm256_storeu_ps(p, v);
-    else            _mm256_maskstore_ps(p, nnti_first_lanes(lanes), v);
 }
 #endif
 
@@ -5089,7 +5077,7 @@ NNTI_AVX2 static inline void nnti_maxpool_take(nnti_best8 *b, __m256 v, int at)
     b->value = _mm256_blendv_ps(b->value, v, take);
     b->at = _mm256_blendv_epi8(b->at, _mm256_set1_epi32(at), _mm256_castps_si256(take));
 }
-/* Outputs [ox, ox + 8) of a row, the first `lanes` of which are wanted; their windows are whole columns. x is the plane. */
+/* Outputs [ox, ox + 8) of a row, the first `lanes` of which are wanted; their windows are whole columns. */
 NNTI_AVX2 static inline void nnti_maxpool8_avx2(const nnt_op *op, const float *x, int oy, int ox, int lanes, int stride,
                                                 float *y, uint8_t *aux)
 {
@@ -5104,7 +5092,7 @@ NNTI_AVX2 static inline void nnti_maxpool8_avx2(const nnt_op *op, const float *x
         for (kx = 0; kx < kw; kx++)
             nnti_maxpool_take(&b, nnti_strided8(row, left + kx, op->in_w, stride), ky * kw + kx);
     }
-    nnti_store8(y + ox, lanes, nnti_unstride8(b.value, stride));
+    nnti_put_avx2(y + ox, (nnti_f8)nnti_unstride8(b.value, stride), lanes);
     if (aux) {
         const __m256i at = _mm256_castps_si256(nnti_unstride8(_mm256_castsi256_ps(b.at), stride));
         const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(at), _mm256_extracti128_si256(at, 1));
@@ -5112,7 +5100,8 @@ NNTI_AVX2 static inline void nnti_maxpool8_avx2(const nnt_op *op, const float *x
         memcpy(aux + ox, &bytes, (size_t)nnti_min(lanes, 8));
     }
 }
-NNTI_AVX2 static void nnti_maxpool_columns_avx2(const nnt_op *op, const float *x, int oy, nnti_columns c, float *y, uint8_t *aux)
+NNTI_AVX2 static void nnti_maxpool_columns_avx2(const nnt_op *op, const float *x, int oy, nnti_columns c,
+                                                float *y, uint8_t *aux)
 {
     int ox;
     if (op->stride_w == 1)
@@ -5127,7 +5116,7 @@ static void nnti_maxpool_row(const nnti_exec *e, const nnt_op *op, const float *
 {
     int ox = 0;
 #if defined(NNTI_X86)
-    if (nnti_use_avx2(e) && op->stride_w <= 2 && nnti_maxpool_bytes(op)) {
+    if (nnti_has_avx2(e->isa) && op->stride_w <= 2 && nnti_maxpool_bytes(op)) {
         const nnti_columns c = nnti_whole_columns(op);
         for (; ox < c.from; ox++) nnti_maxpool_window(op, x, oy, ox, y, aux);
         nnti_maxpool_columns_avx2(op, x, oy, c, y, (uint8_t *)aux);
@@ -5160,7 +5149,7 @@ static void nnti_maxpool_scatter(const nnt_op *op, const float *gy, const void *
 {
     const uint8_t *bytes = nnti_maxpool_bytes(op) ? (const uint8_t *)aux : NULL;
     const int32_t *words = (const int32_t *)aux;
-    int32_t offset[256];                        /* of a window's values in the plane, from its corner: saves a division */
+    int32_t offset[256];                    /* of a window's values in the plane, from its corner: saves a division */
     int64_t i = 0;
     int oy, ox, k;
     if (bytes)
@@ -5170,11 +5159,14 @@ static void nnti_maxpool_scatter(const nnt_op *op, const float *gy, const void *
         if (bytes)
             for (ox = 0; ox < op->out_w; ox++, i++) gx[row + ox * op->stride_w + offset[bytes[i]]] += gy[i];
         else
-            for (ox = 0; ox < op->out_w; ox++, i++)
-                gx[row + ox * op->stride_w + (int64_t)(words[i] / op->kernel_w) * op->in_w + words[i] % op->kernel_w] += gy[i];
+            for (ox = 0; ox < op->out_w; ox++, i++) {
+                const int ky = words[i] / op->kernel_w, kx = words[i] % op->kernel_w;
+                gx[row + ox * op->stride_w + (int64_t)ky * op->in_w + kx] += gy[i];
+            }
     }
 }
-static void nnti_maxpool_grad_planes(const nnti_exec *e, const nnt_op *op, const nnt_run *run, int64_t first, int64_t last)
+static void nnti_maxpool_grad_planes(const nnti_exec *e, const nnt_op *op, const nnt_run *run,
+                                     int64_t first, int64_t last)
 {
     int64_t p;
     (void)run;
@@ -5227,7 +5219,7 @@ static nnti_span nnti_mean_columns(const nnt_op *op, int ox)
     return nnti_average_span(ox, op->kernel_w, op->stride_w, op->pad_w, op->in_w, op->variant == 1);
 }
 
-static double nnti_total_c(const float *x, int64_t n)
+NNTI_INLINE double nnti_total_c(const float *x, int64_t n)
 {
     double sum = 0;
     int64_t i;
@@ -5250,7 +5242,7 @@ NNTI_AVX2 static double nnti_total_avx2(const float *x, int64_t n)
 static double nnti_total(const nnti_exec *e, const float *x, int64_t n)
 {
 #if defined(NNTI_X86)
-    if (nnti_use_avx2(e)) return nnti_total_avx2(x, n);
+    if (nnti_has_avx2(e->isa)) return nnti_total_avx2(x, n);
 #endif
     (void)e;
     return nnti_total_c(x, n);
@@ -5268,8 +5260,8 @@ static void nnti_mean_window(const nnt_op *op, const float *x, nnti_span r, int 
 }
 #if defined(NNTI_X86)
 /* Outputs [ox, ox + 8) of a row, the first `lanes` of which are wanted; their windows are whole columns. */
-NNTI_AVX2 static inline void nnti_mean8_avx2(const nnt_op *op, const float *x, nnti_span r, int ox, int lanes, int stride,
-                                             float *y)
+NNTI_AVX2 static inline void nnti_mean8_avx2(const nnt_op *op, const float *x, nnti_span r, int ox, int lanes,
+                                             int stride, float *y)
 {
     const __m256d counted = _mm256_set1_pd((double)r.counted * op->kernel_w);
     const int left = ox * stride - op->pad_w;
@@ -5284,7 +5276,7 @@ NNTI_AVX2 static inline void nnti_mean8_avx2(const nnt_op *op, const float *x, n
         }
     mean = _mm256_castps128_ps256(_mm256_cvtpd_ps(_mm256_div_pd(low, counted)));
     mean = _mm256_insertf128_ps(mean, _mm256_cvtpd_ps(_mm256_div_pd(high, counted)), 1);
-    nnti_store8(y + ox, lanes, nnti_unstride8(mean, stride));
+    nnti_put_avx2(y + ox, (nnti_f8)nnti_unstride8(mean, stride), lanes);
 }
 NNTI_AVX2 static void nnti_mean_columns_avx2(const nnt_op *op, const float *x, nnti_span r, nnti_columns c, float *y)
 {
@@ -5300,7 +5292,7 @@ static void nnti_mean_row(const nnti_exec *e, const nnt_op *op, const float *x, 
     const nnti_span r = nnti_mean_rows(op, oy);
     int ox = 0;
 #if defined(NNTI_X86)
-    if (nnti_use_avx2(e) && !nnti_is_adaptive(op) && op->stride_w <= 2) {
+    if (nnti_has_avx2(e->isa) && !nnti_is_adaptive(op) && op->stride_w <= 2) {
         const nnti_columns c = nnti_whole_columns(op);
         for (; ox < c.from; ox++) nnti_mean_window(op, x, r, ox, y);
         nnti_mean_columns_avx2(op, x, r, c, y);
@@ -5336,7 +5328,8 @@ static void nnti_mean_planes(const nnti_exec *e, const nnt_op *op, const nnt_run
         if (nnti_is_adaptive(op) && out == 1)               /* the global mean */
             y[p] = (float)(nnti_total(e, x + p * in, in) / (double)in);
         else
-            for (oy = 0; oy < op->out_h; oy++) nnti_mean_row(e, op, x + p * in, oy, y + p * out + (int64_t)oy * op->out_w);
+            for (oy = 0; oy < op->out_h; oy++)
+                nnti_mean_row(e, op, x + p * in, oy, y + p * out + (int64_t)oy * op->out_w);
     }
 }
 static void nnti_mean_grad_planes(const nnti_exec *e, const nnt_op *op, const nnt_run *run, int64_t first, int64_t last)
@@ -5397,7 +5390,7 @@ static int64_t nnti_bn_at(const nnt_op *op, int64_t s, int64_t c) { return (s * 
 /* ---- statistics ---- */
 
 /* sums += (x - origin), (x - origin)^2 */
-static void nnti_bn_add_moments_c(const float *x, int64_t n, double origin, nnti_bn_sums *sums)
+NNTI_INLINE void nnti_bn_add_moments_c(const float *x, int64_t n, double origin, nnti_bn_sums *sums)
 {
     double first = 0, second = 0;
     int64_t i;
@@ -5431,7 +5424,7 @@ NNTI_AVX2 static void nnti_bn_add_moments_avx2(const float *x, int64_t n, double
 static void nnti_bn_add_moments(const nnti_exec *e, const float *x, int64_t n, double origin, nnti_bn_sums *sums)
 {
 #if defined(NNTI_X86)
-    if (n >= 8 && nnti_use_avx2(e)) { nnti_bn_add_moments_avx2(x, n, origin, sums); return; }
+    if (n >= 8 && nnti_has_avx2(e->isa)) { nnti_bn_add_moments_avx2(x, n, origin, sums); return; }
 #endif
     (void)e;
     nnti_bn_add_moments_c(x, n, origin, sums);
@@ -5459,7 +5452,8 @@ static void nnti_bn_stats_block(const nnti_exec *e, const nnt_op *op, const nnt_
         unbiased[c] = (float)(m > 1 ? var * (m / (m - 1)) : var);
     }
 }
-static void nnti_bn_stats_channels(const nnti_exec *e, const nnt_op *op, const nnt_run *run, int64_t first, int64_t last)
+static void nnti_bn_stats_channels(const nnti_exec *e, const nnt_op *op, const nnt_run *run,
+                                   int64_t first, int64_t last)
 {
     for (; first < last; first += NNTI_BN_BLOCK)
         nnti_bn_stats_block(e, op, run, first, nnti_min64(last, first + NNTI_BN_BLOCK));
@@ -5508,7 +5502,7 @@ static nnti_bn_affine nnti_bn_affine_of(const nnt_op *op, int64_t c)
     return a;
 }
 /* The relu is a step of its own behind the same arithmetic: fused or not, the bits are the same. NaN passes. */
-static void nnti_bn_affine_row_c(const float *x, float *y, int64_t n, nnti_bn_affine a, int relu)
+NNTI_INLINE void nnti_bn_affine_row_c(const float *x, float *y, int64_t n, nnti_bn_affine a, int relu)
 {
     int64_t i;
     for (i = 0; i < n; i++) {
@@ -5540,7 +5534,7 @@ static void nnti_bn_apply_planes(const nnti_exec *e, const nnt_op *op, const nnt
         const float *x = (const float *)op->at[NNT_X] + p * hw;
         float *y = (float *)op->at[NNT_Y] + p * hw;
 #if defined(NNTI_X86)
-        if (hw >= 8 && nnti_use_avx2(e)) { nnti_bn_affine_row_avx2(x, y, hw, a, relu); continue; }
+        if (hw >= 8 && nnti_has_avx2(e->isa)) { nnti_bn_affine_row_avx2(x, y, hw, a, relu); continue; }
 #endif
         nnti_bn_affine_row_c(x, y, hw, a, relu);
     }
@@ -5557,7 +5551,7 @@ static void nnti_cpu_bn_eval(const nnti_exec *e, const nnt_op *op, const nnt_run
 /* ---- gradients ---- */
 
 /* sums += gy, gy (x - mean) */
-static void nnti_bn_add_products_c(const float *x, const float *gy, int64_t n, float mean, nnti_bn_sums *sums)
+NNTI_INLINE void nnti_bn_add_products_c(const float *x, const float *gy, int64_t n, float mean, nnti_bn_sums *sums)
 {
     double first = 0, second = 0;
     int64_t i;
@@ -5569,7 +5563,8 @@ static void nnti_bn_add_products_c(const float *x, const float *gy, int64_t n, f
     sums->second += second;
 }
 #if defined(NNTI_X86)
-NNTI_AVX2 static void nnti_bn_add_products_avx2(const float *x, const float *gy, int64_t n, float mean, nnti_bn_sums *sums)
+NNTI_AVX2 static void nnti_bn_add_products_avx2(const float *x, const float *gy, int64_t n, float mean,
+                                                nnti_bn_sums *sums)
 {
     const __m256 o = _mm256_set1_ps(mean);
     __m256d first0 = _mm256_setzero_pd(), first1 = first0, second0 = first0, second1 = first0;
@@ -5587,10 +5582,11 @@ NNTI_AVX2 static void nnti_bn_add_products_avx2(const float *x, const float *gy,
     nnti_bn_add_products_c(x + i, gy + i, n - i, mean, sums);
 }
 #endif
-static void nnti_bn_add_products(const nnti_exec *e, const float *x, const float *gy, int64_t n, float mean, nnti_bn_sums *sums)
+static void nnti_bn_add_products(const nnti_exec *e, const float *x, const float *gy, int64_t n, float mean,
+                                 nnti_bn_sums *sums)
 {
 #if defined(NNTI_X86)
-    if (n >= 8 && nnti_use_avx2(e)) { nnti_bn_add_products_avx2(x, gy, n, mean, sums); return; }
+    if (n >= 8 && nnti_has_avx2(e->isa)) { nnti_bn_add_products_avx2(x, gy, n, mean, sums); return; }
 #endif
     (void)e;
     nnti_bn_add_products_c(x, gy, n, mean, sums);
@@ -5600,7 +5596,8 @@ static void nnti_bn_add_products(const nnti_exec *e, const float *x, const float
    scale = invstd * w. mask NULL: none. gx may be gy or x. */
 typedef struct nnti_bn_backward { float mean, mean_gy, slope, scale; int accumulate; } nnti_bn_backward;
 
-static void nnti_bn_grad_row_c(const float *x, const float *gy, const float *mask, float *gx, int64_t n, nnti_bn_backward b)
+NNTI_INLINE void nnti_bn_grad_row_c(const float *x, const float *gy, const float *mask, float *gx, int64_t n,
+                                    nnti_bn_backward b)
 {
     int64_t i;
     for (i = 0; i < n; i++) {
@@ -5626,11 +5623,11 @@ NNTI_AVX2 static void nnti_bn_grad_row_avx2(const float *x, const float *gy, con
     nnti_bn_grad_row_c(x + i, gy + i, mask ? mask + i : NULL, gx + i, n - i, b);
 }
 #endif
-static void nnti_bn_grad_row(const nnti_exec *e, const float *x, const float *gy, const float *mask, float *gx, int64_t n,
-                             nnti_bn_backward b)
+static void nnti_bn_grad_row(const nnti_exec *e, const float *x, const float *gy, const float *mask, float *gx,
+                             int64_t n, nnti_bn_backward b)
 {
 #if defined(NNTI_X86)
-    if (n >= 8 && nnti_use_avx2(e)) { nnti_bn_grad_row_avx2(x, gy, mask, gx, n, b); return; }
+    if (n >= 8 && nnti_has_avx2(e->isa)) { nnti_bn_grad_row_avx2(x, gy, mask, gx, n, b); return; }
 #endif
     (void)e;
     nnti_bn_grad_row_c(x, gy, mask, gx, n, b);
@@ -5696,9 +5693,56 @@ static void nnti_cpu_bn_grad(const nnti_exec *e, const nnt_op *op, const nnt_run
 
 /* ============================================================================
    >>loss    Softmax, cross-entropy and mean squared error
-   Softmax goes over the channels of each position. The losses leave an nnt_loss, whose sums are taken in the order of the
-   samples, and on request the gradient of their input.
+   Softmax goes over the channels of each position. The losses leave an nnt_loss, whose sums are taken in the order of
+   the samples, and on request the gradient of their input.
    ============================================================================ */
+
+/* ---- exponentials ---- */
+
+/* v = exp(v), v at most 0. */
+NNTI_INLINE void nnti_exp_row_c(float *v, int64_t n)
+{
+    int64_t i;
+    for (i = 0; i < n; i++) v[i] = expf(v[i]);
+}
+#if defined(NNTI_X86)
+NNTI_AVX2 static void nnti_exp_row_avx2(float *v, int64_t n)
+{
+    int64_t i;
+    for (i = 0; i < n; i += 8) nnti_put_avx2(v + i, nnti_exp_avx2(nnti_get_avx2(v + i, n - i)), n - i);
+}
+#endif
+static void nnti_exp_row(const nnti_exec *e, float *v, int64_t n)
+{
+#if defined(NNTI_X86)
+    if (nnti_has_avx2(e->isa)) { nnti_exp_row_avx2(v, n); return; }
+#endif
+    (void)e;
+    nnti_exp_row_c(v, n);
+}
+static float nnti_top_value(const float *x, int64_t n)
+{
+    float top = x[0];
+    int64_t i;
+    for (i = 1; i < n; i++) if (x[i] > top) top = x[i];
+    return top;
+}
+/* Returns the sum of exp(x - top), top being the largest x, and leaves the terms in y, which may be x or NULL. */
+static double nnti_exp_sum(const nnti_exec *e, const float *x, int64_t n, float top, float *y)
+{
+    float v[64];
+    double sum = 0;
+    int64_t i;
+    int k, count;
+    for (i = 0; i < n; i += count) {
+        count = (int)nnti_min64(64, n - i);
+        for (k = 0; k < count; k++) v[k] = x[i + k] - top;
+        nnti_exp_row(e, v, count);
+        for (k = 0; k < count; k++) sum += (double)v[k];
+        if (y) memcpy(y + i, v, (size_t)count * sizeof *v);
+    }
+    return sum;
+}
 
 /* ---- softmax ---- */
 
@@ -5720,7 +5764,7 @@ static nnti_positions nnti_softmax_positions(const nnt_op *op, int64_t item)
     return p;
 }
 /* y = exp(x - max) / sum of exp(x - max) */
-static void nnti_softmax_block(nnti_positions p, const float *x, float *y)
+static void nnti_softmax_block(const nnti_exec *e, nnti_positions p, const float *x, float *y)
 {
     float top[NNTI_SOFTMAX_BLOCK];
     double sum[NNTI_SOFTMAX_BLOCK];
@@ -5732,14 +5776,21 @@ static void nnti_softmax_block(nnti_positions p, const float *x, float *y)
     }
     for (c = 1; c < p.channels; c++)
         for (i = 0; i < p.count; i++) if (x[c * p.stride + i] > top[i]) top[i] = x[c * p.stride + i];
-    for (c = 0; c < p.channels; c++)
-        for (i = 0; i < p.count; i++) {
-            const float v = expf(x[c * p.stride + i] - top[i]);
-            y[c * p.stride + i] = v;
-            sum[i] += (double)v;
-        }
+    for (c = 0; c < p.channels; c++) {
+        float *row = y + c * p.stride;
+        for (i = 0; i < p.count; i++) row[i] = x[c * p.stride + i] - top[i];
+        nnti_exp_row(e, row, p.count);
+        for (i = 0; i < p.count; i++) sum[i] += (double)row[i];
+    }
     for (c = 0; c < p.channels; c++)
         for (i = 0; i < p.count; i++) y[c * p.stride + i] = (float)((double)y[c * p.stride + i] / sum[i]);
+}
+/* The same for a single position, whose channels are neighbours. */
+static void nnti_softmax_row(const nnti_exec *e, int64_t channels, const float *x, float *y)
+{
+    const double sum = nnti_exp_sum(e, x, channels, nnti_top_value(x, channels), y);
+    int64_t c;
+    for (c = 0; c < channels; c++) y[c] = (float)((double)y[c] / sum);
 }
 /* gx = y (gy - sum of gy y) */
 static void nnti_softmax_grad_block(nnti_positions p, const float *y, const float *gy, float *gx)
@@ -5758,13 +5809,17 @@ static void nnti_softmax_grad_block(nnti_positions p, const float *y, const floa
 }
 static void nnti_softmax_range(const nnti_exec *e, const nnt_op *op, const nnt_run *run, int64_t first, int64_t last)
 {
-    (void)e; (void)run;
+    (void)run;
     for (; first < last; first++) {
         const nnti_positions p = nnti_softmax_positions(op, first);
-        nnti_softmax_block(p, (const float *)op->at[NNT_X] + p.at, (float *)op->at[NNT_Y] + p.at);
+        const float *x = (const float *)op->at[NNT_X] + p.at;
+        float *y = (float *)op->at[NNT_Y] + p.at;
+        if (p.stride == 1) nnti_softmax_row(e, p.channels, x, y);
+        else               nnti_softmax_block(e, p, x, y);
     }
 }
-static void nnti_softmax_grad_range(const nnti_exec *e, const nnt_op *op, const nnt_run *run, int64_t first, int64_t last)
+static void nnti_softmax_grad_range(const nnti_exec *e, const nnt_op *op, const nnt_run *run,
+                                    int64_t first, int64_t last)
 {
     (void)e; (void)run;
     for (; first < last; first++) {
@@ -5789,12 +5844,11 @@ static void nnti_cpu_softmax_grad(const nnti_exec *e, const nnt_op *op, const nn
 
 /* ---- what the losses share ---- */
 
-/* A loss's workspace: what each sample came to, to be summed in order when all are there. rank: logits before the label. */
+/* A loss's workspace: what each sample came to, to be summed in order when all are there. rank: logits above its
+   label's. */
 typedef struct nnti_loss_row { double loss; int64_t rank; } nnti_loss_row;
 
 static size_t nnti_loss_workspace(int batch) { return (size_t)batch * sizeof(nnti_loss_row); }
-
-static int64_t nnti_loss_values(const nnt_op *op) { return op->in_c * nnti_in_plane(op); }
 
 /* What gradients are multiplied by; LOSS holds its weight already. A batch without weight has the gradient 0. */
 static double nnti_loss_scale(const nnt_op *op, const nnt_run *run)
@@ -5824,65 +5878,72 @@ static int64_t nnti_logit_rank(const float *x, int64_t classes, int32_t label)
        -(1 - s) w[l] lp[l]  -  s / classes * sum_c w[c] lp[c]
    and its gradient, with p = exp(lp) and W the sum of w,
        ((1 - s) w[l] + s / classes * W) p[c]  -  s / classes * w[c]  -  ((1 - s) w[l] where c = l) */
-typedef struct nnti_entropy { const float *w; double hit, smooth; int64_t classes; int32_t label; } nnti_entropy;
+typedef struct nnti_entropy {
+    const float *w;
+    double       hit, smooth;       /* (1 - s) w[l]; s / classes */
+    double       all;               /* hit + smooth * W */
+    int64_t      classes;
+    int32_t      label;
+} nnti_entropy;
 
 static double nnti_class_weight(const nnti_entropy *n, int64_t c) { return n->w ? (double)n->w[c] : 1; }
 
 static nnti_entropy nnti_entropy_of(const nnt_op *op, int32_t label)
 {
     nnti_entropy n;
+    int64_t c;
     n.w = (const float *)op->at[NNT_W];
-    n.classes = nnti_loss_values(op);
+    n.classes = nnti_in_size(op);
     n.label = label;
     n.hit = (1 - (double)op->f[0]) * nnti_class_weight(&n, label);
     n.smooth = (double)op->f[0] / (double)n.classes;
+    n.all = n.hit;
+    if (n.smooth > 0) for (c = 0; c < n.classes; c++) n.all += n.smooth * nnti_class_weight(&n, c);
     return n;
 }
-/* -lp[c] as a difference to the largest logit, exact in double: logits of 1e8 do no harm. */
-static double nnti_entropy_loss(const nnti_entropy *n, const float *x, float top, double log_sum)
+/* The part of the loss that is linear in x - top. A difference to the largest logit is exact in double, so that logits
+   of 1e8 do no harm; without smoothing other classes don't count, not even 0 times an infinite logit. */
+static double nnti_entropy_linear(const nnti_entropy *n, const float *x, float top)
 {
-    double loss = n->hit * (log_sum - ((double)x[n->label] - (double)top)), rest = 0;
+    double rest = 0;
     int64_t c;
-    if (!(n->smooth > 0)) return loss;          /* so that 0 times an infinite logit does not count */
-    for (c = 0; c < n->classes; c++) rest += nnti_class_weight(n, c) * (log_sum - ((double)x[c] - (double)top));
-    return loss + n->smooth * rest;
+    if (n->smooth > 0)
+        for (c = 0; c < n->classes; c++) rest += nnti_class_weight(n, c) * ((double)top - (double)x[c]);
+    return n->hit * ((double)top - (double)x[n->label]) + n->smooth * rest;
 }
-/* gx may be x. */
-static void nnti_entropy_grad(const nnti_entropy *n, const float *x, float top, double sum, double scale, float *gx)
+/* gx holds exp(x - top), whose sum is given. */
+static void nnti_entropy_grad(const nnti_entropy *n, double sum, double scale, float *gx)
 {
-    double weights = 0, all;
+    const double factor = scale * n->all / sum, smooth = scale * n->smooth;
+    const double label = factor * (double)gx[n->label] - smooth * nnti_class_weight(n, n->label) - scale * n->hit;
     int64_t c;
-    for (c = 0; c < n->classes; c++) weights += nnti_class_weight(n, c);
-    all = (n->hit + n->smooth * weights) / sum;
-    for (c = 0; c < n->classes; c++) {
-        const double hit = c == n->label ? n->hit : 0;
-        gx[c] = (float)(scale * (all * (double)expf(x[c] - top) - n->smooth * nnti_class_weight(n, c) - hit));
-    }
+    for (c = 0; c < n->classes; c++) gx[c] = (float)(factor * (double)gx[c] - smooth * nnti_class_weight(n, c));
+    gx[n->label] = (float)label;
 }
-static void nnti_entropy_sample(const nnt_op *op, const float *x, int32_t label, nnti_loss_row *row, float *gx, double scale)
+/* gx may be x, which is read for the last time where gx is first written. */
+static void nnti_entropy_sample(const nnti_exec *e, const nnt_op *op, const float *x, int32_t label, nnti_loss_row *row,
+                                float *gx, double scale)
 {
     const nnti_entropy n = nnti_entropy_of(op, label);
-    float top = x[0];
-    double sum = 0;
-    int64_t c;
-    for (c = 1; c < n.classes; c++) if (x[c] > top) top = x[c];
-    for (c = 0; c < n.classes; c++) sum += (double)expf(x[c] - top);
-    row->loss = nnti_entropy_loss(&n, x, top, log(sum));
+    const float top = nnti_top_value(x, n.classes);
+    const double linear = nnti_entropy_linear(&n, x, top);
+    double sum;
     row->rank = nnti_logit_rank(x, n.classes, label);
-    if (gx) nnti_entropy_grad(&n, x, top, sum, scale, gx);
+    sum = nnti_exp_sum(e, x, n.classes, top, gx);
+    row->loss = linear + n.all * log(sum);
+    if (gx) nnti_entropy_grad(&n, sum, scale, gx);
 }
 static void nnti_entropy_samples(const nnti_exec *e, const nnt_op *op, const nnt_run *run, int64_t first, int64_t last)
 {
     const int32_t *labels = (const int32_t *)op->at[NNT_LABELS];
-    const int64_t classes = nnti_loss_values(op);
+    const int64_t classes = nnti_in_size(op);
     const double scale = nnti_loss_scale(op, run);
     nnti_loss_row *rows = (nnti_loss_row *)op->workspace;
     int64_t s;
-    (void)e;
     for (s = first; s < last; s++) {
         float *gx = op->at[NNT_GX] ? (float *)op->at[NNT_GX] + s * classes : NULL;
         if (nnti_counts(op, labels[s]))
-            nnti_entropy_sample(op, (const float *)op->at[NNT_X] + s * classes, labels[s], &rows[s], gx, scale);
+            nnti_entropy_sample(e, op, (const float *)op->at[NNT_X] + s * classes, labels[s], &rows[s], gx, scale);
         else if (gx)
             memset(gx, 0, (size_t)classes * sizeof *gx);
     }
@@ -5905,7 +5966,7 @@ static void nnti_cpu_cross_entropy(const nnti_exec *e, const nnt_op *op, const n
         loss->weight += w ? (double)w[labels[s]] : 1;
         loss->samples += 1;
     }
-    nnti_each_range(e, op, run, run->count, nnti_items_each(4 * nnti_loss_values(op)), nnti_entropy_samples);
+    nnti_each_range(e, op, run, run->count, nnti_items_each(4 * nnti_in_size(op)), nnti_entropy_samples);
     for (s = 0; s < run->count; s++) {
         if (!nnti_counts(op, labels[s])) continue;
         loss->sum += rows[s].loss;
@@ -5919,13 +5980,14 @@ static void nnti_cpu_cross_entropy(const nnti_exec *e, const nnt_op *op, const n
 /* A sample's loss is the mean of (x - t)^2 over its values, the gradient 2 (x - t) / values. gx may be x. */
 static void nnti_mse_samples(const nnti_exec *e, const nnt_op *op, const nnt_run *run, int64_t first, int64_t last)
 {
-    const int64_t values = nnti_loss_values(op);
+    const int64_t values = nnti_in_size(op);
     const double scale = nnti_loss_scale(op, run) * 2 / (double)values;
     nnti_loss_row *rows = (nnti_loss_row *)op->workspace;
     int64_t s, i;
     (void)e;
     for (s = first; s < last; s++) {
-        const float *x = (const float *)op->at[NNT_X] + s * values, *t = (const float *)op->at[NNT_TARGETS] + s * values;
+        const float *x = (const float *)op->at[NNT_X] + s * values;
+        const float *t = (const float *)op->at[NNT_TARGETS] + s * values;
         float *gx = op->at[NNT_GX] ? (float *)op->at[NNT_GX] + s * values : NULL;
         double sum = 0;
         for (i = 0; i < values; i++) {
@@ -5948,7 +6010,7 @@ static void nnti_cpu_mse(const nnti_exec *e, const nnt_op *op, const nnt_run *ru
     int s;
     memset(loss, 0, sizeof *loss);
     loss->weight = loss->samples = run->count;
-    nnti_each_range(e, op, run, run->count, nnti_items_each(nnti_loss_values(op)), nnti_mse_samples);
+    nnti_each_range(e, op, run, run->count, nnti_items_each(nnti_in_size(op)), nnti_mse_samples);
     for (s = 0; s < run->count; s++) loss->sum += rows[s].loss;
 }
 

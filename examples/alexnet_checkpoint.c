@@ -6,16 +6,17 @@
    budget; writes the arena of the last plan as a picture.
 
        cc -O2 -I.. alexnet_checkpoint.c -o alexnet_checkpoint -lm -pthread
-       ./alexnet_checkpoint                          batch 32, AlexNet; about a minute on two cores
+       ./alexnet_checkpoint                          batch 32, AlexNet; about half a minute on two cores
        ./alexnet_checkpoint --net resnet50 --batch 8 --budget 1024
        ./alexnet_checkpoint --plan-only              figures without steps: any batch, no memory taken
 
-   Random pictures: only memory and time are looked at. On 2 cores of an x86-64 machine with AVX-512, batch 32, keeping
-   all takes 45.7 MiB for the values of a step, chunks = 2 the same, chunks = 4 less for 20 % more work; a limit finds
-   the least memory for 20 % as well, and half of the way for none. */
+   Random pictures: only memory and time are looked at. At batch 32 on 2 threads of an x86-64 machine with AVX-512, keeping
+   all takes 50.6 MiB for the values of a step, 2 chunks 42.6 MiB for 14 % more work, a plan with at most 30 % 39.3 MiB;
+   ResNet-50 2493, 1998 (+18 %) and 437 MiB (+29 %). docs/memory.md has the table. */
 #define NNTRAIN_IMPLEMENTATION
 #include "nntrain.h"
 #include "models.h"
+#include <time.h>
 
 typedef nnt_node (*model)(nnt_net *, int, int, int, int);
 
