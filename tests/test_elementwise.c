@@ -578,6 +578,17 @@ static double act_slope_naive(int variant, double x, double slope)
     if (variant == NNT_ACT_TANH) return 1 - y * y;
     return normal_below(x) + x * exp(-x * x / 2) / sqrt(2 * 3.14159265358979323846);
 }
+/* Central differences in double; 1e-8: h^2 / 6 times the third derivative, which is below 1, and 1e-16 / h of rounding. */
+static void naive_slopes_are_differences_of_the_naive_functions(void)
+{
+    const double h = 1e-5;
+    int variant, i;
+    for (variant = NNT_ACT_RELU; variant <= NNT_ACT_GELU; variant++)
+        for (i = -60; i <= 60; i++) {
+            const double x = i / 10.0 + 0.03, slope = (act_naive(variant, x + h, 0.2) - act_naive(variant, x - h, 0.2)) / (2 * h);
+            CHECKF(fabs(slope - act_slope_naive(variant, x, 0.2)) < 1e-8, "%s at %g: %.12g and %.12g", act_name[variant], x, slope, act_slope_naive(variant, x, 0.2));
+        }
+}
 /* 5e-7: 4 ulp of a float; absolutely 1e-7 since gelu's left tail goes through erfc of a rounded argument, and since
    results below the smallest normal number may be 0. */
 static void activations_match_naive_in_place_and_not(void)
@@ -1181,6 +1192,7 @@ int main(int argc, char **argv)
     TEST(noise_matches_naive_in_place_and_not);
     TEST(noise_grad_is_zero_where_the_value_was_replaced);
     TEST(noise_has_its_mean_deviation_and_shares);
+    TEST(naive_slopes_are_differences_of_the_naive_functions);
     TEST(activations_match_naive_in_place_and_not);
     TEST(activation_gradients_match_naive_in_place_and_not);
     TEST(activations_treat_special_values_as_pytorch);
