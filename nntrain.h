@@ -2791,8 +2791,9 @@ NNT_API float nnt_learning_rate(const nnt_optimizer *o, int64_t step)
 /* C[m][n] = sum_k A[m][k] B[k][n], then + bias, + C, relu, mask. A lies packed in tiles of a few rows, [k][row]; B is
    packed a panel of some columns at a time, [k][column]. A tile function multiplies one by the other with all sums in
    registers. It finds the k-th row and column by tables of offsets, so that either operand may be something that was
-   never packed, as long as it has its rows or columns side by side. The sum over k is cut in blocks whose length depends on k alone, each block is summed by itself and the
-   blocks are added in order: an element's value depends neither on the number of threads nor on how C is cut up. */
+   never packed, as long as its rows or columns lie side by side. The sum over k is cut in blocks whose length depends
+   on k alone, each block is summed by itself and the blocks are added in order: an element's value depends neither on
+   the number of threads nor on how C is cut up. */
 
 enum {
     NNTI_PANEL_MAX = 32,            /* columns of a panel at most */
@@ -2839,8 +2840,8 @@ typedef struct nnti_tile_end {
 } nnti_tile_end;
 
 /* c[r * ldc + j] = the end of sum_k a[ta[k] + r] * b[tb[k] + j]. */
-typedef void (*nnti_tile_fn)(int k, const float *a, const int32_t *ta, const float *b, const int32_t *tb, float *c, ptrdiff_t ldc,
-                             const nnti_tile_end *end);
+typedef void (*nnti_tile_fn)(int k, const float *a, const int32_t *ta, const float *b, const int32_t *tb, float *c,
+                             ptrdiff_t ldc, const nnti_tile_end *end);
 
 /* An instruction set's functions. A panel has up to `vecs` vectors of `lanes` columns. */
 typedef struct nnti_gemm_isa {
@@ -2850,11 +2851,13 @@ typedef struct nnti_gemm_isa {
     /* to[k * pitch + i] = x[i * ld + k] for k < count, i < lines; 0 for lines <= i < width */
     void  (*pack_transposed)(float *to, ptrdiff_t pitch, int width, const float *x, ptrdiff_t ld, int lines, int count);
     /* The same for a product that lies transposed: c[f * ldc + i] = the end of x[i * pitch + f], i < count, f < rows */
-    void  (*turn)(const float *x, ptrdiff_t pitch, int64_t count, int rows, float *c, ptrdiff_t ldc, const nnti_tile_end *end);
-    /* sums[r * pitch + j * lanes + l] += sum over p = l, l + lanes, .. < count of a[r * lda + p] * b[j * ldb + p] for r < rows,
-       which is 1 or 2, and j < columns, at most dot_columns. b is 0 from count up to whole vectors. */
-    void  (*dots)(const float *a, ptrdiff_t lda, int rows, const float *b, ptrdiff_t ldb, int columns, int count, float *sums, ptrdiff_t pitch);
-    /* c[i * ldc + j] = the end of sum_k w[k] * x[table[k] + i * step + j] for i < rows, j < columns; all of row_bias[0] */
+    void (*turn)(const float *x, ptrdiff_t pitch, int64_t count, int rows, float *c, ptrdiff_t ldc,
+                 const nnti_tile_end *end);
+    /* sums[r * pitch + j * lanes + l] += sum over p = l, l + lanes, .. < count of a[r * lda + p] * b[j * ldb + p] for
+       r < rows, which is 1 or 2, and j < columns, at most dot_columns. b is 0 from count up to whole vectors. */
+    void (*dots)(const float *a, ptrdiff_t lda, int rows, const float *b, ptrdiff_t ldb, int columns, int count,
+                 float *sums, ptrdiff_t pitch);
+    /* c[i * ldc + j] = the end of sum_k w[k] * x[table[k] + i * step + j] for i < rows, j < columns; row_bias[0] */
     void  (*plane)(const float *x, ptrdiff_t step, const int32_t *table, const float *w, int k, int rows, int columns,
                    float *c, ptrdiff_t ldc, const nnti_tile_end *end);
     float (*sum)(const float *x, int64_t count);
@@ -2903,7 +2906,8 @@ static void nnti_pack_rows_c(const nnti_pack_job *p)
             for (i = 0; i < p->run[r].length; i++) to[p->run[r].first + i] = x[p->run[r].offset + i * p->stride];
     }
 }
-static void nnti_pack_transposed_c(float *to, ptrdiff_t pitch, int width, const float *x, ptrdiff_t ld, int lines, int count)
+static void nnti_pack_transposed_c(float *to, ptrdiff_t pitch, int width, const float *x, ptrdiff_t ld, int lines,
+                                   int count)
 {
     int k, i;
     for (k = 0; k < count; k++)
@@ -2918,18 +2922,21 @@ NNTI_INLINE float nnti_end_value(const nnti_tile_end *end, float bias, const flo
     if (mask) s = *mask > 0.0f ? s : 0.0f;
     return s;
 }
-static void nnti_turn_c(const float *x, ptrdiff_t pitch, int64_t count, int rows, float *c, ptrdiff_t ldc, const nnti_tile_end *end)
+static void nnti_turn_c(const float *x, ptrdiff_t pitch, int64_t count, int rows, float *c, ptrdiff_t ldc,
+                        const nnti_tile_end *end)
 {
     int64_t i;
     int f;
     for (f = 0; f < rows; f++)
         for (i = 0; i < count; i++) {
             const ptrdiff_t at = f * ldc + (ptrdiff_t)i;
-            c[at] = nnti_end_value(end, end->row_bias ? end->row_bias[f] : 0.0f, c + at, end->mask ? end->mask + at : NULL, x[(ptrdiff_t)i * pitch + f]);
+            c[at] = nnti_end_value(end, end->row_bias ? end->row_bias[f] : 0.0f, c + at,
+                                   end->mask ? end->mask + at : NULL, x[(ptrdiff_t)i * pitch + f]);
         }
 }
 enum { NNTI_LANES_C = 4 };
-static void nnti_dots_c(const float *a, ptrdiff_t lda, int rows, const float *b, ptrdiff_t ldb, int columns, int count, float *sums, ptrdiff_t pitch)
+static void nnti_dots_c(const float *a, ptrdiff_t lda, int rows, const float *b, ptrdiff_t ldb, int columns, int count,
+                        float *sums, ptrdiff_t pitch)
 {
     int r, j, p, l;
     for (r = 0; r < rows; r++)
@@ -2942,8 +2949,8 @@ static void nnti_dots_c(const float *a, ptrdiff_t lda, int rows, const float *b,
             for (l = 0; l < NNTI_LANES_C; l++) sums[r * pitch + j * NNTI_LANES_C + l] += s[l];
         }
 }
-static void nnti_plane_c(const float *x, ptrdiff_t step, const int32_t *table, const float *w, int k, int rows, int columns,
-                         float *c, ptrdiff_t ldc, const nnti_tile_end *end)
+static void nnti_plane_c(const float *x, ptrdiff_t step, const int32_t *table, const float *w, int k, int rows,
+                         int columns, float *c, ptrdiff_t ldc, const nnti_tile_end *end)
 {
     int i, j, q;
     for (i = 0; i < rows; i++)
@@ -2951,7 +2958,8 @@ static void nnti_plane_c(const float *x, ptrdiff_t step, const int32_t *table, c
             const ptrdiff_t at = i * ldc + j;
             float s = 0.0f;
             for (q = 0; q < k; q++) s += w[q] * x[table[q] + i * step + j];
-            c[at] = nnti_end_value(end, end->row_bias ? end->row_bias[0] : 0.0f, c + at, end->mask ? end->mask + at : NULL, s);
+            c[at] = nnti_end_value(end, end->row_bias ? end->row_bias[0] : 0.0f, c + at,
+                                   end->mask ? end->mask + at : NULL, s);
         }
 }
 static float nnti_row_sum_c(const float *x, int64_t count)
@@ -2979,7 +2987,8 @@ NNTI_INLINE void nnti_tile_c(const int rows, const int columns, int k, const flo
 }
 #define NNTI_TILE(rows, vecs, isa, attribute, width) \
     attribute static void nnti_tile_##isa##_##rows##_##vecs(int k, const float *a, const int32_t *ta, const float *b, \
-                                                            const int32_t *tb, float *c, ptrdiff_t ldc, const nnti_tile_end *end) \
+                                                            const int32_t *tb, float *c, ptrdiff_t ldc, \
+                                                            const nnti_tile_end *end) \
     { \
         nnti_tile_##isa(rows, width, k, a, ta, b, tb, c, ldc, end); \
     }
@@ -2994,7 +3003,8 @@ static const nnti_tile_fn nnti_tiles_c[] = {
     nnti_tile_c_1_2, nnti_tile_c_2_2, nnti_tile_c_3_2, nnti_tile_c_4_2
 };
 static const nnti_gemm_isa nnti_gemm_isa_c = {
-    NNTI_LANES_C, 2, 4, 4, nnti_tiles_c, nnti_pack_rows_c, nnti_pack_transposed_c, nnti_turn_c, nnti_dots_c, nnti_plane_c, nnti_row_sum_c
+    NNTI_LANES_C, 2, 4, 4, nnti_tiles_c,
+    nnti_pack_rows_c, nnti_pack_transposed_c, nnti_turn_c, nnti_dots_c, nnti_plane_c, nnti_row_sum_c
 };
 
 /* The row R of a tile as macros: gcc keeps an array of vectors that a loop fills in memory, so each sum is a variable
@@ -3008,7 +3018,10 @@ static const nnti_gemm_isa nnti_gemm_isa_c = {
 #if defined(NNTI_X86)
 
 /* Runs cut at the bounds of one vector. Lane l of the vector reads x[offset + l * stride]. */
-typedef struct nnti_vector_runs { int count, low[NNTI_PANEL_MAX], high[NNTI_PANEL_MAX]; ptrdiff_t offset[NNTI_PANEL_MAX]; } nnti_vector_runs;
+typedef struct nnti_vector_runs {
+    int count, low[NNTI_PANEL_MAX], high[NNTI_PANEL_MAX];
+    ptrdiff_t offset[NNTI_PANEL_MAX];
+} nnti_vector_runs;
 
 static void nnti_vector_cut(nnti_vector_runs *v, const nnti_pack_job *p, int first, int lanes)
 {
@@ -3086,14 +3099,19 @@ NNTI_AVX2 NNTI_INLINE void nnti_tile_avx2(const int rows, const int vecs, int k,
 #undef NNTI_EACH
 }
 #define NNTI_TILE_AVX2(rows, vecs) NNTI_TILE(rows, vecs, avx2, NNTI_AVX2, vecs)
-NNTI_TILE_AVX2(1, 1) NNTI_TILE_AVX2(2, 1) NNTI_TILE_AVX2(3, 1) NNTI_TILE_AVX2(4, 1) NNTI_TILE_AVX2(5, 1) NNTI_TILE_AVX2(6, 1)
-NNTI_TILE_AVX2(1, 2) NNTI_TILE_AVX2(2, 2) NNTI_TILE_AVX2(3, 2) NNTI_TILE_AVX2(4, 2) NNTI_TILE_AVX2(5, 2) NNTI_TILE_AVX2(6, 2)
+#define NNTI_TILES_AVX2(vecs) \
+    NNTI_TILE_AVX2(1, vecs) NNTI_TILE_AVX2(2, vecs) NNTI_TILE_AVX2(3, vecs) \
+    NNTI_TILE_AVX2(4, vecs) NNTI_TILE_AVX2(5, vecs) NNTI_TILE_AVX2(6, vecs)
+NNTI_TILES_AVX2(1)
+NNTI_TILES_AVX2(2)
+#undef NNTI_TILES_AVX2
 #undef NNTI_TILE_AVX2
 
-static const nnti_tile_fn nnti_tiles_avx2[] = {
-    nnti_tile_avx2_1_1, nnti_tile_avx2_2_1, nnti_tile_avx2_3_1, nnti_tile_avx2_4_1, nnti_tile_avx2_5_1, nnti_tile_avx2_6_1,
-    nnti_tile_avx2_1_2, nnti_tile_avx2_2_2, nnti_tile_avx2_3_2, nnti_tile_avx2_4_2, nnti_tile_avx2_5_2, nnti_tile_avx2_6_2
-};
+#define NNTI_NAMES(vecs) \
+    nnti_tile_avx2_1_##vecs, nnti_tile_avx2_2_##vecs, nnti_tile_avx2_3_##vecs, \
+    nnti_tile_avx2_4_##vecs, nnti_tile_avx2_5_##vecs, nnti_tile_avx2_6_##vecs
+static const nnti_tile_fn nnti_tiles_avx2[] = { NNTI_NAMES(1), NNTI_NAMES(2) };
+#undef NNTI_NAMES
 
 /* Lanes low to high - 1. */
 NNTI_AVX2 NNTI_INLINE __m256i nnti_lane_mask_avx2(int low, int high)
@@ -3111,7 +3129,7 @@ NNTI_AVX2 NNTI_INLINE void nnti_store_avx2(float *to, __m256 v, int n)
     if (n & 2) { _mm_storel_pi((__m64 *)(void *)to, q); to += 2; q = _mm_movehl_ps(q, q); }
     if (n & 1) _mm_store_ss(to, q);
 }
-/* The fields in variables: stores of vectors may alias anything, so the compiler would read the fields again and again. */
+/* The fields in variables: stores of vectors may alias anything, so the compiler would read them again each time. */
 NNTI_AVX2 static void nnti_pack_rows_avx2(const nnti_pack_job *p)
 {
     const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
@@ -3128,14 +3146,16 @@ NNTI_AVX2 static void nnti_pack_rows_avx2(const nnti_pack_job *p)
         nnti_vector_cut(&v, p, first, 8);
         if (p->stride == 1 && v.count == 1 && v.high[0] - v.low[0] == 8) {
             const float *x0 = x + v.offset[0];
-            for (k = 0; k < count; k++, to += pitch, x0 += step) _mm256_storeu_ps(to, _mm256_loadu_ps(table ? x0 + table[k] : x0));
+            for (k = 0; k < count; k++, to += pitch, x0 += step)
+                _mm256_storeu_ps(to, _mm256_loadu_ps(table ? x0 + table[k] : x0));
         } else if (p->stride == 1 && v.count <= 2 && v.count > 0) {
             const __m256i m0 = nnti_lane_mask_avx2(v.low[0], v.high[0]);
             const __m256i m1 = v.count > 1 ? nnti_lane_mask_avx2(v.low[1], v.high[1]) : _mm256_setzero_si256();
             const float *x0 = x + v.offset[0], *x1 = x + v.offset[v.count - 1];
             for (k = 0; k < count; k++, to += pitch, x0 += step, x1 += step) {
                 const ptrdiff_t at = table ? table[k] : 0;
-                nnti_store_avx2(to, _mm256_or_ps(_mm256_maskload_ps(x0 + at, m0), _mm256_maskload_ps(x1 + at, m1)), width);
+                nnti_store_avx2(to, _mm256_or_ps(_mm256_maskload_ps(x0 + at, m0), _mm256_maskload_ps(x1 + at, m1)),
+                                width);
             }
         } else {
             __m256i m[8];
@@ -3213,13 +3233,14 @@ NNTI_AVX2 static void nnti_turn_avx2(const float *x, ptrdiff_t pitch, int64_t co
                 if (end->row_bias) s = _mm256_add_ps(s, _mm256_broadcast_ss(end->row_bias + first + f));
                 if (end->add) s = _mm256_add_ps(s, _mm256_maskload_ps(c + at, keep));
                 if (end->relu) s = _mm256_max_ps(zero, s);
-                if (end->mask) s = _mm256_and_ps(s, _mm256_cmp_ps(_mm256_maskload_ps(end->mask + at, keep), zero, _CMP_GT_OQ));
+                if (end->mask)
+                    s = _mm256_and_ps(s, _mm256_cmp_ps(_mm256_maskload_ps(end->mask + at, keep), zero, _CMP_GT_OQ));
                 nnti_store_avx2(c + at, s, n);
             }
         }
 }
-NNTI_AVX2 NNTI_INLINE void nnti_dots_tile_avx2(const int rows, const int columns, const float *a, ptrdiff_t lda, const float *b, ptrdiff_t ldb,
-                                               int count, float *sums, ptrdiff_t pitch)
+NNTI_AVX2 NNTI_INLINE void nnti_dots_tile_avx2(const int rows, const int columns, const float *a, ptrdiff_t lda,
+                                               const float *b, ptrdiff_t ldb, int count, float *sums, ptrdiff_t pitch)
 {
     int p;
 #define NNTI_ROW(J) __m256 u##J = _mm256_setzero_ps(), v##J = u##J;
@@ -3246,8 +3267,8 @@ NNTI_AVX2 NNTI_INLINE void nnti_dots_tile_avx2(const int rows, const int columns
     NNTI_ROWS_5(NNTI_ROW)
 #undef NNTI_ROW
 }
-NNTI_AVX2 static void nnti_dots_avx2(const float *a, ptrdiff_t lda, int rows, const float *b, ptrdiff_t ldb, int columns, int count,
-                                    float *sums, ptrdiff_t pitch)
+NNTI_AVX2 static void nnti_dots_avx2(const float *a, ptrdiff_t lda, int rows, const float *b, ptrdiff_t ldb,
+                                     int columns, int count, float *sums, ptrdiff_t pitch)
 {
 #define NNTI_CASE(N) \
     case N: \
@@ -3257,17 +3278,19 @@ NNTI_AVX2 static void nnti_dots_avx2(const float *a, ptrdiff_t lda, int rows, co
     switch (columns) { NNTI_CASE(1) NNTI_CASE(2) NNTI_CASE(3) NNTI_CASE(4) NNTI_CASE(5) }
 #undef NNTI_CASE
 }
-NNTI_AVX2 NNTI_INLINE void nnti_plane_store_avx2(__m256 s, float *c, ptrdiff_t at, __m256i in, int n, const nnti_tile_end *end)
+NNTI_AVX2 NNTI_INLINE void nnti_plane_store_avx2(__m256 s, float *c, ptrdiff_t at, __m256i in, int n,
+                                                 const nnti_tile_end *end)
 {
     if (end->row_bias) s = _mm256_add_ps(s, _mm256_broadcast_ss(end->row_bias));
     if (end->add) s = _mm256_add_ps(s, _mm256_maskload_ps(c + at, in));
     if (end->relu) s = _mm256_max_ps(_mm256_setzero_ps(), s);
-    if (end->mask) s = _mm256_and_ps(s, _mm256_cmp_ps(_mm256_maskload_ps(end->mask + at, in), _mm256_setzero_ps(), _CMP_GT_OQ));
+    if (end->mask)
+        s = _mm256_and_ps(s, _mm256_cmp_ps(_mm256_maskload_ps(end->mask + at, in), _mm256_setzero_ps(), _CMP_GT_OQ));
     nnti_store_avx2(c + at, s, n);
     (void)n;
 }
-NNTI_AVX2 static void nnti_plane_avx2(const float *x, ptrdiff_t step, const int32_t *table, const float *w, int k, int rows, int columns,
-                                     float *c, ptrdiff_t ldc, const nnti_tile_end *end)
+NNTI_AVX2 static void nnti_plane_avx2(const float *x, ptrdiff_t step, const int32_t *table, const float *w, int k,
+                                      int rows, int columns, float *c, ptrdiff_t ldc, const nnti_tile_end *end)
 {
     int i, j, q;
     for (j = 0; j < columns; j += 8) {
@@ -3275,7 +3298,8 @@ NNTI_AVX2 static void nnti_plane_avx2(const float *x, ptrdiff_t step, const int3
         const __m256i in = nnti_lane_mask_avx2(0, n);
         for (i = 0; i < rows; i += 4) {
             const float *x0 = x + i * step + j;             /* rows behind the last repeat it */
-            const ptrdiff_t d1 = i + 1 < rows ? step : 0, d2 = i + 2 < rows ? d1 + step : d1, d3 = i + 3 < rows ? d2 + step : d2;
+            const ptrdiff_t d1 = i + 1 < rows ? step : 0;
+            const ptrdiff_t d2 = i + 2 < rows ? d1 + step : d1, d3 = i + 3 < rows ? d2 + step : d2;
             __m256 s0 = _mm256_setzero_ps(), s1 = s0, s2 = s0, s3 = s0;
             for (q = 0; q < k; q++) {
                 const float *y = x0 + table[q];
@@ -3303,13 +3327,15 @@ NNTI_AVX2 static float nnti_row_sum_avx2(const float *x, int64_t count)
         s2 = _mm256_add_ps(s2, _mm256_loadu_ps(x + i + 16));
         s3 = _mm256_add_ps(s3, _mm256_loadu_ps(x + i + 24));
     }
-    for (; i < count; i += 8) s0 = _mm256_add_ps(s0, _mm256_maskload_ps(x + i, nnti_lane_mask_avx2(0, (int)nnti_min64(8, count - i))));
+    for (; i < count; i += 8)
+        s0 = _mm256_add_ps(s0, _mm256_maskload_ps(x + i, nnti_lane_mask_avx2(0, (int)nnti_min64(8, count - i))));
     _mm256_storeu_ps(lane, _mm256_add_ps(_mm256_add_ps(s0, s1), _mm256_add_ps(s2, s3)));
     for (i = 4; i > 0; i /= 2) for (k = 0; k < i; k++) lane[k] += lane[k + i];
     return lane[0];
 }
 static const nnti_gemm_isa nnti_gemm_isa_avx2 = {
-    8, 2, 6, 5, nnti_tiles_avx2, nnti_pack_rows_avx2, nnti_pack_transposed_avx2, nnti_turn_avx2, nnti_dots_avx2, nnti_plane_avx2, nnti_row_sum_avx2
+    8, 2, 6, 5, nnti_tiles_avx2,
+    nnti_pack_rows_avx2, nnti_pack_transposed_avx2, nnti_turn_avx2, nnti_dots_avx2, nnti_plane_avx2, nnti_row_sum_avx2
 };
 
 /* AVX-512: 14 rows of 2 vectors of 16. */
@@ -3410,7 +3436,7 @@ NNTI_AVX512 NNTI_INLINE __m512 nnti_gather_avx512(__m512 s, __mmask16 keep, __m5
 #if defined(__GNUC__) && !defined(__clang__)
 #  pragma GCC diagnostic pop
 #endif
-/* The fields in variables: stores of vectors may alias anything, so the compiler would read the fields again and again. */
+/* The fields in variables: stores of vectors may alias anything, so the compiler would read them again each time. */
 NNTI_AVX512 static void nnti_pack_rows_avx512(const nnti_pack_job *p)
 {
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
@@ -3445,7 +3471,8 @@ NNTI_AVX512 static void nnti_pack_rows_avx512(const nnti_pack_job *p)
             const float *x0 = x + v.offset[0];
             for (k = 0; k < count; k++, to += pitch, x0 += step) {
                 const float *at = table ? x0 + table[k] : x0;
-                const __m512 a = _mm512_maskz_loadu_ps((__mmask16)(bits & 0xffffu), at), b = _mm512_maskz_loadu_ps((__mmask16)(bits >> 16), at + 16);
+                const __m512 a = _mm512_maskz_loadu_ps((__mmask16)(bits & 0xffffu), at);
+                const __m512 b = _mm512_maskz_loadu_ps((__mmask16)(bits >> 16), at + 16);
                 _mm512_mask_storeu_ps(to, keep, _mm512_permutex2var_ps(a, even, b));
             }
         } else {
@@ -3466,7 +3493,8 @@ NNTI_AVX512 NNTI_INLINE void nnti_transpose_avx512(__m512 r[16])
 {
     __m512 t[16];
 #define NNTI_PAIR(R) t[R] = _mm512_unpacklo_ps(r[R], r[R + 1]); t[R + 1] = _mm512_unpackhi_ps(r[R], r[R + 1]);
-    NNTI_PAIR(0) NNTI_PAIR(2) NNTI_PAIR(4) NNTI_PAIR(6) NNTI_PAIR(8) NNTI_PAIR(10) NNTI_PAIR(12) NNTI_PAIR(14)
+    NNTI_PAIR(0) NNTI_PAIR(2) NNTI_PAIR(4) NNTI_PAIR(6)
+    NNTI_PAIR(8) NNTI_PAIR(10) NNTI_PAIR(12) NNTI_PAIR(14)
 #undef NNTI_PAIR
 #define NNTI_QUAD(R) \
     r[R]     = _mm512_shuffle_ps(t[R], t[R + 2], 0x44);     r[R + 1] = _mm512_shuffle_ps(t[R], t[R + 2], 0xee); \
@@ -3474,13 +3502,17 @@ NNTI_AVX512 NNTI_INLINE void nnti_transpose_avx512(__m512 r[16])
     NNTI_QUAD(0) NNTI_QUAD(4) NNTI_QUAD(8) NNTI_QUAD(12)
 #undef NNTI_QUAD
 #define NNTI_COLUMN(R) \
-    t[R]     = _mm512_shuffle_f32x4(r[R], r[R + 4], 0x88);     t[R + 4]  = _mm512_shuffle_f32x4(r[R], r[R + 4], 0xdd); \
-    t[R + 8] = _mm512_shuffle_f32x4(r[R + 8], r[R + 12], 0x88); t[R + 12] = _mm512_shuffle_f32x4(r[R + 8], r[R + 12], 0xdd);
+    t[R]      = _mm512_shuffle_f32x4(r[R], r[R + 4], 0x88); \
+    t[R + 4]  = _mm512_shuffle_f32x4(r[R], r[R + 4], 0xdd); \
+    t[R + 8]  = _mm512_shuffle_f32x4(r[R + 8], r[R + 12], 0x88); \
+    t[R + 12] = _mm512_shuffle_f32x4(r[R + 8], r[R + 12], 0xdd);
     NNTI_COLUMN(0) NNTI_COLUMN(1) NNTI_COLUMN(2) NNTI_COLUMN(3)
 #undef NNTI_COLUMN
 #define NNTI_COLUMN(R) \
-    r[R]     = _mm512_shuffle_f32x4(t[R], t[R + 8], 0x88);     r[R + 8]  = _mm512_shuffle_f32x4(t[R], t[R + 8], 0xdd); \
-    r[R + 4] = _mm512_shuffle_f32x4(t[R + 4], t[R + 12], 0x88); r[R + 12] = _mm512_shuffle_f32x4(t[R + 4], t[R + 12], 0xdd);
+    r[R]      = _mm512_shuffle_f32x4(t[R], t[R + 8], 0x88); \
+    r[R + 8]  = _mm512_shuffle_f32x4(t[R], t[R + 8], 0xdd); \
+    r[R + 4]  = _mm512_shuffle_f32x4(t[R + 4], t[R + 12], 0x88); \
+    r[R + 12] = _mm512_shuffle_f32x4(t[R + 4], t[R + 12], 0xdd);
     NNTI_COLUMN(0) NNTI_COLUMN(1) NNTI_COLUMN(2) NNTI_COLUMN(3)
 #undef NNTI_COLUMN
 }
@@ -3507,8 +3539,8 @@ NNTI_AVX512 static void nnti_pack_transposed_avx512(float *to, ptrdiff_t pitch, 
         }
     }
 }
-NNTI_AVX512 static void nnti_turn_avx512(const float *x, ptrdiff_t pitch, int64_t count, int rows, float *c, ptrdiff_t ldc,
-                                         const nnti_tile_end *end)
+NNTI_AVX512 static void nnti_turn_avx512(const float *x, ptrdiff_t pitch, int64_t count, int rows, float *c,
+                                         ptrdiff_t ldc, const nnti_tile_end *end)
 {
     const __m512 zero = _mm512_setzero_ps();
     int64_t i;
@@ -3529,13 +3561,17 @@ NNTI_AVX512 static void nnti_turn_avx512(const float *x, ptrdiff_t pitch, int64_
                 if (end->row_bias) s = _mm512_add_ps(s, _mm512_set1_ps(end->row_bias[first + f]));
                 if (end->add) s = _mm512_add_ps(s, _mm512_maskz_loadu_ps(keep, c + at));
                 if (end->relu) s = _mm512_max_ps(zero, s);
-                if (end->mask) s = _mm512_maskz_mov_ps(_mm512_mask_cmp_ps_mask(keep, _mm512_maskz_loadu_ps(keep, end->mask + at), zero, _CMP_GT_OQ), s);
+                if (end->mask) {
+                    const __m512 m = _mm512_maskz_loadu_ps(keep, end->mask + at);
+                    s = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(m, zero, _CMP_GT_OQ), s);
+                }
                 _mm512_mask_storeu_ps(c + at, keep, s);
             }
         }
 }
-NNTI_AVX512 NNTI_INLINE void nnti_dots_tile_avx512(const int rows, const int columns, const float *a, ptrdiff_t lda, const float *b, ptrdiff_t ldb,
-                                               int count, float *sums, ptrdiff_t pitch)
+NNTI_AVX512 NNTI_INLINE void nnti_dots_tile_avx512(const int rows, const int columns, const float *a, ptrdiff_t lda,
+                                                   const float *b, ptrdiff_t ldb, int count, float *sums,
+                                                   ptrdiff_t pitch)
 {
     int p;
 #define NNTI_ROW(J) __m512 u##J = _mm512_setzero_ps(), v##J = u##J;
@@ -3562,28 +3598,34 @@ NNTI_AVX512 NNTI_INLINE void nnti_dots_tile_avx512(const int rows, const int col
     NNTI_ROWS_9(NNTI_ROW)
 #undef NNTI_ROW
 }
-NNTI_AVX512 static void nnti_dots_avx512(const float *a, ptrdiff_t lda, int rows, const float *b, ptrdiff_t ldb, int columns, int count,
-                                    float *sums, ptrdiff_t pitch)
+NNTI_AVX512 static void nnti_dots_avx512(const float *a, ptrdiff_t lda, int rows, const float *b, ptrdiff_t ldb,
+                                         int columns, int count, float *sums, ptrdiff_t pitch)
 {
 #define NNTI_CASE(N) \
     case N: \
         if (rows > 1) nnti_dots_tile_avx512(2, N, a, lda, b, ldb, count, sums, pitch); \
         else nnti_dots_tile_avx512(1, N, a, lda, b, ldb, count, sums, pitch); \
         break;
-    switch (columns) { NNTI_CASE(1) NNTI_CASE(2) NNTI_CASE(3) NNTI_CASE(4) NNTI_CASE(5) NNTI_CASE(6) NNTI_CASE(7) NNTI_CASE(8) NNTI_CASE(9) }
+    switch (columns) {
+    NNTI_CASE(1) NNTI_CASE(2) NNTI_CASE(3) NNTI_CASE(4) NNTI_CASE(5) NNTI_CASE(6) NNTI_CASE(7) NNTI_CASE(8) NNTI_CASE(9)
+    }
 #undef NNTI_CASE
 }
-NNTI_AVX512 NNTI_INLINE void nnti_plane_store_avx512(__m512 s, float *c, ptrdiff_t at, __mmask16 in, int n, const nnti_tile_end *end)
+NNTI_AVX512 NNTI_INLINE void nnti_plane_store_avx512(__m512 s, float *c, ptrdiff_t at, __mmask16 in, int n,
+                                                     const nnti_tile_end *end)
 {
     if (end->row_bias) s = _mm512_add_ps(s, _mm512_set1_ps(*(end->row_bias)));
     if (end->add) s = _mm512_add_ps(s, _mm512_maskz_loadu_ps(in, c + at));
     if (end->relu) s = _mm512_max_ps(_mm512_setzero_ps(), s);
-    if (end->mask) s = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(_mm512_maskz_loadu_ps(in, end->mask + at), _mm512_setzero_ps(), _CMP_GT_OQ), s);
+    if (end->mask) {
+        const __m512 m = _mm512_maskz_loadu_ps(in, end->mask + at);
+        s = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(m, _mm512_setzero_ps(), _CMP_GT_OQ), s);
+    }
     _mm512_mask_storeu_ps(c + at, in, s);
     (void)n;
 }
-NNTI_AVX512 static void nnti_plane_avx512(const float *x, ptrdiff_t step, const int32_t *table, const float *w, int k, int rows, int columns,
-                                     float *c, ptrdiff_t ldc, const nnti_tile_end *end)
+NNTI_AVX512 static void nnti_plane_avx512(const float *x, ptrdiff_t step, const int32_t *table, const float *w, int k,
+                                          int rows, int columns, float *c, ptrdiff_t ldc, const nnti_tile_end *end)
 {
     int i, j, q;
     for (j = 0; j < columns; j += 16) {
@@ -3591,7 +3633,8 @@ NNTI_AVX512 static void nnti_plane_avx512(const float *x, ptrdiff_t step, const 
         const __mmask16 in = nnti_lane_mask_avx512(0, n);
         for (i = 0; i < rows; i += 4) {
             const float *x0 = x + i * step + j;             /* rows behind the last repeat it */
-            const ptrdiff_t d1 = i + 1 < rows ? step : 0, d2 = i + 2 < rows ? d1 + step : d1, d3 = i + 3 < rows ? d2 + step : d2;
+            const ptrdiff_t d1 = i + 1 < rows ? step : 0;
+            const ptrdiff_t d2 = i + 2 < rows ? d1 + step : d1, d3 = i + 3 < rows ? d2 + step : d2;
             __m512 s0 = _mm512_setzero_ps(), s1 = s0, s2 = s0, s3 = s0;
             for (q = 0; q < k; q++) {
                 const float *y = x0 + table[q];
@@ -3626,8 +3669,8 @@ NNTI_AVX512 static float nnti_row_sum_avx512(const float *x, int64_t count)
     return lane[0];
 }
 static const nnti_gemm_isa nnti_gemm_isa_avx512 = {
-    16, 2, 14, 9, nnti_tiles_avx512, nnti_pack_rows_avx512, nnti_pack_transposed_avx512, nnti_turn_avx512, nnti_dots_avx512, nnti_plane_avx512,
-    nnti_row_sum_avx512
+    16, 2, 14, 9, nnti_tiles_avx512, nnti_pack_rows_avx512, nnti_pack_transposed_avx512,
+    nnti_turn_avx512, nnti_dots_avx512, nnti_plane_avx512, nnti_row_sum_avx512
 };
 
 #elif defined(NNTI_NEON)
@@ -3642,23 +3685,34 @@ NNTI_INLINE void nnti_tile_neon(const int rows, const int vecs, int k, const flo
 #undef NNTI_ROW
     for (; k > 0; k--, ta++, tb++) {
         const float *x = a + *ta, *y = b + *tb;
-        const float32x4_t b0 = vld1q_f32(y), b1 = vecs > 1 ? vld1q_f32(y + 4) : b0, b2 = vecs > 2 ? vld1q_f32(y + 8) : b0;
+        const float32x4_t b0 = vld1q_f32(y), b1 = vecs > 1 ? vld1q_f32(y + 4) : b0;
+        const float32x4_t b2 = vecs > 2 ? vld1q_f32(y + 8) : b0;
+        if (rows == 8) {                    /* all of a in two registers: eight would not leave room for the sums */
+            const float32x4_t a0 = vld1q_f32(x), a1 = vld1q_f32(x + 4);
 #define NNTI_ROW(R) \
-        if (rows > R) { \
-            const float32x4_t t = vld1q_dup_f32(x + R); \
-            u##R = vfmaq_f32(u##R, t, b0); \
-            if (vecs > 1) v##R = vfmaq_f32(v##R, t, b1); \
-            if (vecs > 2) w##R = vfmaq_f32(w##R, t, b2); \
-        }
-        NNTI_ROWS_8(NNTI_ROW)
+            u##R = vfmaq_laneq_f32(u##R, b0, R < 4 ? a0 : a1, R & 3); \
+            if (vecs > 1) v##R = vfmaq_laneq_f32(v##R, b1, R < 4 ? a0 : a1, R & 3); \
+            if (vecs > 2) w##R = vfmaq_laneq_f32(w##R, b2, R < 4 ? a0 : a1, R & 3);
+            NNTI_ROWS_8(NNTI_ROW)
 #undef NNTI_ROW
+        } else {
+#define NNTI_ROW(R) \
+            if (rows > R) { \
+                const float32x4_t t = vld1q_dup_f32(x + R); \
+                u##R = vfmaq_f32(u##R, t, b0); \
+                if (vecs > 1) v##R = vfmaq_f32(v##R, t, b1); \
+                if (vecs > 2) w##R = vfmaq_f32(w##R, t, b2); \
+            }
+            NNTI_ROWS_8(NNTI_ROW)
+#undef NNTI_ROW
+        }
     }
 #define NNTI_VECTOR(S, R, J) \
     if (end->row_bias) S = vaddq_f32(S, vld1q_dup_f32(end->row_bias + R)); \
     if (end->col_bias) S = vaddq_f32(S, vld1q_f32(end->col_bias + J)); \
     if (end->add) S = vaddq_f32(S, vld1q_f32(c + R * ldc + J)); \
     if (end->relu) S = vmaxq_f32(S, vdupq_n_f32(0.0f)); \
-    if (end->mask) S = vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(S), vcgtzq_f32(vld1q_f32(end->mask + R * ldc + J)))); \
+    if (end->mask) S = vbslq_f32(vcgtzq_f32(vld1q_f32(end->mask + R * ldc + J)), S, vdupq_n_f32(0.0f)); \
     vst1q_f32(c + R * ldc + J, S);
 #define NNTI_ROW(R) \
     if (rows > R) { \
@@ -3687,7 +3741,8 @@ static const nnti_tile_fn nnti_tiles_neon[] = { NNTI_NAMES(1), NNTI_NAMES(2), NN
 #undef NNTI_NAMES
 
 static const nnti_gemm_isa nnti_gemm_isa_neon = {
-    NNTI_LANES_C, 3, 8, 4, nnti_tiles_neon, nnti_pack_rows_c, nnti_pack_transposed_c, nnti_turn_c, nnti_dots_c, nnti_plane_c, nnti_row_sum_c
+    NNTI_LANES_C, 3, 8, 4, nnti_tiles_neon,
+    nnti_pack_rows_c, nnti_pack_transposed_c, nnti_turn_c, nnti_dots_c, nnti_plane_c, nnti_row_sum_c
 };
 
 #endif
@@ -3724,7 +3779,7 @@ typedef struct nnti_gemm {
     const nnti_gemm_isa *isa;
     int tiles;                      /* A's rows in tiles of nearly equal size */
     int kc;                         /* length of a block of k */
-    int group;                      /* panels at a time; 1: a panel stays in the first-level cache, A's block of k in the second */
+    int group;                      /* panels at a time; usually 1, a panel being in the first-level cache */
     const float *a;                 /* packed: block of k at k0 * m, in it a tile at its first row * block's length */
     const int32_t *tables;          /* nnti_gemm_tables: kc entries for each height of a tile and width of a panel */
     int in_place;                   /* B's panels are used where they are if they lie side by side; b.table is given */
@@ -3747,7 +3802,10 @@ static void nnti_gemm_plan(nnti_gemm *g, const nnti_gemm_isa *isa)
 }
 /* Offsets of packed k: k * height for the two heights that tiles have, then k * width for the widths of panels; last,
    room for those of B in place. */
-static size_t nnti_gemm_table_bytes(const nnti_gemm *g) { return nnti_round_up((size_t)(3 + g->isa->vecs) * (size_t)g->kc * sizeof(int32_t), 64); }
+static size_t nnti_gemm_table_bytes(const nnti_gemm *g)
+{
+    return nnti_round_up((size_t)(3 + g->isa->vecs) * (size_t)g->kc * sizeof(int32_t), 64);
+}
 static void nnti_gemm_tables(nnti_gemm *g, int32_t *tables)
 {
     int i, k;
@@ -3757,8 +3815,14 @@ static void nnti_gemm_tables(nnti_gemm *g, int32_t *tables)
         for (k = 0; k < g->kc; k++) *tables++ = k * step;
     }
 }
-static const int32_t *nnti_tile_table(const nnti_gemm *g, int rows) { return g->tables + (rows - g->m / g->tiles) * g->kc; }
-static const int32_t *nnti_panel_table(const nnti_gemm *g, int width) { return g->tables + (1 + width / g->isa->lanes) * g->kc; }
+static const int32_t *nnti_tile_table(const nnti_gemm *g, int rows)
+{
+    return g->tables + (rows - g->m / g->tiles) * g->kc;
+}
+static const int32_t *nnti_panel_table(const nnti_gemm *g, int width)
+{
+    return g->tables + (1 + width / g->isa->lanes) * g->kc;
+}
 
 /* Floats of A when packed, and of one worker's scratch. */
 static size_t nnti_gemm_packed(const nnti_gemm *g) { return nnti_round_up((size_t)g->m * (size_t)g->k, 16); }
@@ -3789,20 +3853,23 @@ static void nnti_pack_operand(const nnti_gemm_isa *isa, const nnti_operand *o, i
     isa->pack_rows(&p);
 }
 /* Packs a tile of A for k in [k_first, k_last); `a` then holds k = 0 at its own k0. */
-static void nnti_gemm_pack_a(const nnti_gemm *g, const nnti_operand *a, float *packed, int tile, int k_first, int k_last, int k0)
+static void nnti_gemm_pack_a(const nnti_gemm *g, const nnti_operand *a, float *packed, int tile, int k_first,
+                             int k_last, int k0)
 {
     const int row = nnti_tile_row(g, tile), rows = nnti_tile_row(g, tile + 1) - row;
     int k, next;
     for (k = k_first; k < k_last; k = next) {
         const int block = k / g->kc * g->kc, length = nnti_min(g->kc, g->k - block);
-        float *to = packed + (size_t)block * (size_t)g->m + (size_t)row * (size_t)length + (size_t)(k - block) * (size_t)rows;
+        float *to = packed + (size_t)block * (size_t)g->m + (size_t)row * (size_t)length
+                    + (size_t)(k - block) * (size_t)rows;
         next = nnti_min(block + length, k_last);
         nnti_pack_operand(g->isa, a, row, rows, rows, k - k0, next - k, to, rows);
     }
 }
 
 /* Brings a finished panel from its own buffer [row][width] to columns of C that don't lie side by side. */
-static void nnti_gemm_scatter(const nnti_gemm *g, int row, int rows, int64_t column, int columns, const float *from, int width)
+static void nnti_gemm_scatter(const nnti_gemm *g, int row, int rows, int64_t column, int columns, const float *from,
+                              int width)
 {
     nnti_lane_run run[NNTI_PANEL_MAX];
     const int runs = nnti_line_runs(&g->c_lines, column, columns, run);
@@ -3837,7 +3904,8 @@ typedef struct nnti_panel {
     float col_bias[NNTI_PANEL_MAX];
 } nnti_panel;
 
-static void nnti_panel_begin(const nnti_gemm *g, nnti_panel *p, int64_t column, int64_t end, float *b, float *spare, int row)
+static void nnti_panel_begin(const nnti_gemm *g, nnti_panel *p, int64_t column, int64_t end, float *b, float *spare,
+                             int row)
 {
     const int lanes = g->isa->lanes;
     nnti_lane_run run[NNTI_PANEL_MAX];
@@ -3883,18 +3951,22 @@ static void nnti_gemm_block(const nnti_gemm *g, int tile0, int tile1, int64_t co
         const int count = (int)nnti_min64(g->group, nnti_ceil_div(column1 - column, width));
         int p, t, k0 = 0;
         for (p = 0; p < count; p++)
-            nnti_panel_begin(g, &panel[p], column + (int64_t)p * width, column1, scratch + (size_t)p * (size_t)g->kc * (size_t)width,
+            nnti_panel_begin(g, &panel[p], column + (int64_t)p * width, column1,
+                             scratch + (size_t)p * (size_t)g->kc * (size_t)width,
                              spare + (size_t)p * (size_t)rows * (size_t)width, row);
         do {                                /* once even if k is 0: C is then all bias */
             const int length = nnti_min(g->kc, g->k - k0);
             for (p = 0; p < count; p++)
-                if (!panel[p].in_place) nnti_pack_operand(g->isa, &g->b, panel[p].column, panel[p].columns, panel[p].width, k0, length, panel[p].b, panel[p].width);
+                if (!panel[p].in_place)
+                    nnti_pack_operand(g->isa, &g->b, panel[p].column, panel[p].columns, panel[p].width, k0, length,
+                                      panel[p].b, panel[p].width);
             for (t = tile0; t < tile1; t++)
                 for (p = 0; p < count; p++) nnti_panel_tile(g, &panel[p], row, t, k0, length);
             k0 += length;
         } while (k0 < g->k);
         for (p = 0; p < count; p++)
-            if (!panel[p].direct) nnti_gemm_scatter(g, row, rows, panel[p].column, panel[p].columns, panel[p].c, panel[p].width);
+            if (!panel[p].direct)
+                nnti_gemm_scatter(g, row, rows, panel[p].column, panel[p].columns, panel[p].c, panel[p].width);
     }
 }
 
@@ -3935,7 +4007,8 @@ static void nnti_gemm_task(void *arg, int64_t chunk, int worker)
     const nnti_gemm_job *job = (const nnti_gemm_job *)arg;
     const nnti_gemm *g = job->g;
     const int64_t rows = chunk % job->cut.row_blocks, columns = chunk / job->cut.row_blocks;
-    const int tile0 = (int)(g->tiles * rows / job->cut.row_blocks), tile1 = (int)(g->tiles * (rows + 1) / job->cut.row_blocks);
+    const int tile0 = (int)(g->tiles * rows / job->cut.row_blocks);
+    const int tile1 = (int)(g->tiles * (rows + 1) / job->cut.row_blocks);
     nnti_gemm_block(g, tile0, tile1, columns * job->cut.columns, nnti_min64(g->n, (columns + 1) * job->cut.columns),
                     job->scratch + (size_t)worker * nnti_gemm_scratch(g));
 }
@@ -3946,9 +4019,10 @@ static void nnti_parallel_if(const nnti_exec *e, int wanted, int64_t chunks, nnt
 }
 static size_t nnti_gemm_workspace(const nnti_exec *e, const nnti_gemm *g)
 {
-    return nnti_gemm_table_bytes(g) + sizeof(float) * (nnti_gemm_packed(g) + (size_t)nnti_pool_threads(e->pool) * nnti_gemm_scratch(g));
+    return nnti_gemm_table_bytes(g)
+           + sizeof(float) * (nnti_gemm_packed(g) + (size_t)nnti_pool_threads(e->pool) * nnti_gemm_scratch(g));
 }
-/* B's rows lie side by side and those of one panel fit in the first-level cache, without falling on a few of its sets. */
+/* B's rows lie side by side, and those of one panel fit in the first-level cache without falling on few of its sets. */
 static int nnti_gemm_in_place(const nnti_gemm *g)
 {
     const ptrdiff_t step = g->b.step;
@@ -4007,19 +4081,29 @@ static nnti_gemm nnti_gemm_new(const nnti_exec *e, int m, int64_t n, int k)
    The plain loops come first and say what is meant.
    ============================================================================ */
 
-/* y[n][f][oh][ow] = b[f] + sum_{c,kh,kw} w[f][c][kh][kw] * x[n][c][oh sh + kh dh - ph][ow sw + kw dw - pw], where x is 0
-   outside, and c runs over the channels of f's group. */
+/* y[n][f][oh][ow] = b[f] + sum_{c,kh,kw} w[f][c][kh][kw] * x[n][c][oh sh + kh dh - ph][ow sw + kw dw - pw], where x is
+   0 outside, and c runs over the channels of f's group. */
 
 static int nnti_conv_in(const nnt_op *op)  { return op->in_c / op->groups; }        /* channels of a group */
 static int nnti_conv_out(const nnt_op *op) { return op->out_c / op->groups; }       /* filters of a group */
 
-static const float *nnti_conv_c_weight_at(const nnt_op *op, const float *w, int f, int c)
+/* t[i][j][k][l] of a dense tensor whose last three sizes are given. */
+static double nnti_conv_c_at(const float *t, int sj, int sk, int sl, int i, int j, int k, int l)
 {
-    return w + ((size_t)f * (size_t)nnti_conv_in(op) + (size_t)c) * (size_t)(op->kernel_h * op->kernel_w);
+    return t[(((size_t)i * (size_t)sj + (size_t)j) * (size_t)sk + (size_t)k) * (size_t)sl + (size_t)l];
 }
-static const float *nnti_conv_c_plane(const float *x, int n, int channels, int c, int h, int w)
+/* w[f][c][kh][kw], c counted in f's group; x[n][c][h][w]; y[n][f][h][w]. */
+static double nnti_conv_c_w(const nnt_op *op, const float *w, int f, int c, int kh, int kw)
 {
-    return x + ((size_t)n * (size_t)channels + (size_t)c) * (size_t)h * (size_t)w;
+    return nnti_conv_c_at(w, nnti_conv_in(op), op->kernel_h, op->kernel_w, f, c, kh, kw);
+}
+static double nnti_conv_c_x(const nnt_op *op, const float *x, int n, int c, int h, int w)
+{
+    return nnti_conv_c_at(x, op->in_c, op->in_h, op->in_w, n, c, h, w);
+}
+static double nnti_conv_c_y(const nnt_op *op, const float *y, int n, int f, int h, int w)
+{
+    return nnti_conv_c_at(y, op->out_c, op->out_h, op->out_w, n, f, h, w);
 }
 
 static void nnti_conv_c_forward(const nnt_op *op, const nnt_run *run)
@@ -4039,8 +4123,7 @@ static void nnti_conv_c_forward(const nnt_op *op, const nnt_run *run)
                                 const int ih = oh * op->stride_h + kh * op->dilation_h - op->pad_h;
                                 const int iw = ow * op->stride_w + kw * op->dilation_w - op->pad_w;
                                 if (ih < 0 || ih >= op->in_h || iw < 0 || iw >= op->in_w) continue;
-                                s += (double)nnti_conv_c_weight_at(op, w, f, c)[kh * op->kernel_w + kw]
-                                   * (double)nnti_conv_c_plane(x, n, op->in_c, c0 + c, op->in_h, op->in_w)[(size_t)ih * (size_t)op->in_w + (size_t)iw];
+                                s += nnti_conv_c_w(op, w, f, c, kh, kw) * nnti_conv_c_x(op, x, n, c0 + c, ih, iw);
                             }
                     if ((op->flags & NNT_OPF_RELU) && s < 0.0) s = 0.0;
                     *y++ = (float)s;
@@ -4063,11 +4146,12 @@ static void nnti_conv_c_data(const nnt_op *op, const nnt_run *run)
                     for (f = group * nnti_conv_out(op); f < (group + 1) * nnti_conv_out(op); f++)
                         for (kh = 0; kh < op->kernel_h; kh++)
                             for (kw = 0; kw < op->kernel_w; kw++) {
-                                const int h = ih + op->pad_h - kh * op->dilation_h, v = iw + op->pad_w - kw * op->dilation_w;
+                                const int h = ih + op->pad_h - kh * op->dilation_h;         /* oh sh and ow sw */
+                                const int v = iw + op->pad_w - kw * op->dilation_w;
+                                const int oh = h / op->stride_h, ow = v / op->stride_w;
                                 if (h < 0 || v < 0 || h % op->stride_h || v % op->stride_w) continue;
-                                if (h / op->stride_h >= op->out_h || v / op->stride_w >= op->out_w) continue;
-                                s += (double)nnti_conv_c_weight_at(op, w, f, c - c0)[kh * op->kernel_w + kw]
-                                   * (double)nnti_conv_c_plane(gy, n, op->out_c, f, op->out_h, op->out_w)[(size_t)(h / op->stride_h) * (size_t)op->out_w + (size_t)(v / op->stride_w)];
+                                if (oh >= op->out_h || ow >= op->out_w) continue;
+                                s += nnti_conv_c_w(op, w, f, c - c0, kh, kw) * nnti_conv_c_y(op, gy, n, f, oh, ow);
                             }
                     if (mask) { if (!(*mask > 0.0f)) s = 0.0; mask++; }
                     *gx = (float)s;
@@ -4084,22 +4168,21 @@ static void nnti_conv_c_weight(const nnt_op *op, const nnt_run *run)
         const int c0 = f / nnti_conv_out(op) * nnti_conv_in(op);
         double sb = 0.0;
         for (n = 0; n < run->count; n++)
-            for (oh = 0; oh < op->out_h * op->out_w; oh++) sb += nnti_conv_c_plane(gy, n, op->out_c, f, op->out_h, op->out_w)[oh];
+            for (oh = 0; oh < op->out_h; oh++)
+                for (ow = 0; ow < op->out_w; ow++) sb += nnti_conv_c_y(op, gy, n, f, oh, ow);
         if (gb) gb[f] = (float)(sb + (run->accumulate ? gb[f] : 0.0));
         for (c = c0; c < c0 + nnti_conv_in(op); c++)
             for (kh = 0; kh < op->kernel_h; kh++)
                 for (kw = 0; kw < op->kernel_w; kw++, gw++) {
                     double s = run->accumulate ? *gw : 0.0;
-                    for (n = 0; n < run->count; n++) {
-                        const float *g = nnti_conv_c_plane(gy, n, op->out_c, f, op->out_h, op->out_w);
+                    for (n = 0; n < run->count; n++)
                         for (oh = 0; oh < op->out_h; oh++)
-                            for (ow = 0; ow < op->out_w; ow++, g++) {
+                            for (ow = 0; ow < op->out_w; ow++) {
                                 const int ih = oh * op->stride_h + kh * op->dilation_h - op->pad_h;
                                 const int iw = ow * op->stride_w + kw * op->dilation_w - op->pad_w;
                                 if (ih < 0 || ih >= op->in_h || iw < 0 || iw >= op->in_w) continue;
-                                s += (double)*g * (double)nnti_conv_c_plane(x, n, op->in_c, c, op->in_h, op->in_w)[(size_t)ih * (size_t)op->in_w + (size_t)iw];
+                                s += nnti_conv_c_y(op, gy, n, f, oh, ow) * nnti_conv_c_x(op, x, n, c, ih, iw);
                             }
-                    }
                     *gw = (float)s;
                 }
     }
@@ -4109,15 +4192,16 @@ static void nnti_conv_c_weight(const nnt_op *op, const nnt_run *run)
 static int nnti_conv_is_odd(const nnt_op *op)
 {
     const double in = (double)op->in_c * (op->in_h + 2.0 * op->pad_h) * (op->in_w + 2.0 * op->pad_w);
-    const double out = (double)op->out_c * (op->out_h + op->dilation_h * op->kernel_h) * (op->out_w + op->dilation_w * op->kernel_w);
+    const double reach_h = (double)op->dilation_h * op->kernel_h, reach_w = (double)op->dilation_w * op->kernel_w;
+    const double out = op->out_c * (op->out_h + reach_h) * (op->out_w + reach_w);
     const double weights = (double)op->out_c * nnti_conv_in(op) * op->kernel_h * op->kernel_w;
     return in > 1e9 || out > 1e9 || weights > 1e9;
 }
 
-/* Forward and data gradient are one thing, a sum over taps: out[i] = sum_t w[k_first + t k_step] * in[i stride + first +
-   t step] along each axis, with out[i] written at out_first + i out_stride. Forward: t is kh. The gradient of a
-   convolution with stride s falls into s phases of input rows ih = phase + i s; those kh with (phase + pad - kh dilation)
-   divisible by s reach it, from output row i + (phase + pad - kh dilation) / s. */
+/* Forward and data gradient are one thing, a sum over taps: out[i] = sum_t w[k_first + t k_step] * in[i stride + first
+   + t step] along each axis, with out[i] written at out_first + i out_stride. Forward: t is kh. The gradient of a
+   convolution with stride s falls into s phases of input rows ih = phase + i s; those kh with (phase + pad - kh
+   dilation) divisible by s reach it, from output row i + (phase + pad - kh dilation) / s. */
 typedef struct nnti_axis {
     int taps, first, step, k_first, k_step;
     int grid, stride;               /* positions i */
@@ -4171,8 +4255,8 @@ static nnti_axis nnti_axis_data(int in, int out, int kernel, int stride, int pad
 /* The plan of one such sum: per group a product of m x k and k x (samples, h.grid, w.grid), k = (channel, tap). A chunk
    takes some samples, or a band of rows of one, copies what it reads into a band with the padding in it, where columns
    of one stride's phase lie side by side, and from then on every panel is runs of neighbouring floats.
-   Neighbouring positions are neighbours in the band for any tap. So with filters as columns the tiles of positions need no
-   packing at all, only the weights do, once; what comes out lies transposed, which costs little when k is long. */
+   Neighbouring positions are neighbours in the band for any tap. So with filters as columns the tiles of positions need
+   no packing at all, only the weights do, once; what comes out lies transposed, which costs little when k is long. */
 typedef struct nnti_taps {
     nnti_axis h, w;
     nnti_gemm g;                    /* of one group; n: columns of a chunk at most */
@@ -4208,7 +4292,10 @@ static int nnti_axis_inside(const nnti_axis *a)
 }
 /* Turned: panels of filters, and filters with the last panel filled up to whole vectors. */
 static int nnti_taps_panels(const nnti_taps *t) { return (int)nnti_ceil_div(t->g.m, nnti_panel_width(t->g.isa)); }
-static int nnti_taps_filters(const nnti_taps *t) { return (int)nnti_ceil_div(t->g.m, t->g.isa->lanes) * t->g.isa->lanes; }
+static int nnti_taps_filters(const nnti_taps *t)
+{
+    return (int)nnti_ceil_div(t->g.m, t->g.isa->lanes) * t->g.isa->lanes;
+}
 
 /* Sizes; everything that depends on the shape alone. */
 static void nnti_taps_plan(const nnti_exec *e, nnti_taps *t)
@@ -4253,9 +4340,12 @@ static void nnti_taps_plan(const nnti_exec *e, nnti_taps *t)
     chunks = t->groups * t->bands;
     t->row_blocks = t->turned ? 1 : (int)nnti_ceil_div(t->g.m, NNTI_GEMM_ROWS);
     if (chunks < 8 && (double)t->g.m * (double)grid * t->g.k > 4e6)
-        t->row_blocks = nnti_max(t->row_blocks, nnti_min((t->turned ? nnti_taps_panels(t) : t->g.tiles + 1) / 2, 8 / chunks));
-    t->packed_group = t->turned ? nnti_round_up((size_t)nnti_taps_filters(t) * (size_t)t->g.k, 16) : nnti_gemm_packed(&t->g);
-    t->product_floats = t->turned ? nnti_round_up((size_t)(t->g.n + t->w.grid) * (size_t)width, 16) : nnti_gemm_scratch(&t->g);
+        t->row_blocks = nnti_max(t->row_blocks,
+                                 nnti_min((t->turned ? nnti_taps_panels(t) : t->g.tiles + 1) / 2, 8 / chunks));
+    t->packed_group = t->turned ? nnti_round_up((size_t)nnti_taps_filters(t) * (size_t)t->g.k, 16)
+                                : nnti_gemm_packed(&t->g);
+    t->product_floats = t->turned ? nnti_round_up((size_t)(t->g.n + t->w.grid) * (size_t)width, 16)
+                                  : nnti_gemm_scratch(&t->g);
     t->scratch_floats = t->product_floats + band;
 }
 static size_t nnti_taps_table(const nnti_taps *t) { return nnti_round_up((size_t)t->g.k * sizeof(int32_t), 64); }
@@ -4263,7 +4353,8 @@ static size_t nnti_taps_workspace(const nnti_exec *e, const nnti_taps *t)
 {
     if (t->h.grid <= 0 || t->w.grid <= 0) return 0;
     return 2 * nnti_taps_table(t) + nnti_gemm_table_bytes(&t->g)
-         + sizeof(float) * ((size_t)t->groups * t->packed_group + (size_t)nnti_pool_threads(e->pool) * t->scratch_floats);
+           + sizeof(float)
+                 * ((size_t)t->groups * t->packed_group + (size_t)nnti_pool_threads(e->pool) * t->scratch_floats);
 }
 static void nnti_taps_tables(nnti_taps *t, ptrdiff_t channel_weights, int kernel_w)
 {
@@ -4275,7 +4366,8 @@ static void nnti_taps_tables(nnti_taps *t, ptrdiff_t channel_weights, int kernel
                 const int row = t->h.first + i * t->h.step - (t->direct ? 0 : t->h.low);
                 const int column = t->w.first + j * t->w.step - (t->direct ? 0 : t->w.low);
                 const int at = column % t->w.stride * t->phase_width + column / t->w.stride;
-                *a++ = (int32_t)(c * channel_weights + (t->h.k_first + i * t->h.k_step) * kernel_w + t->w.k_first + j * t->w.k_step);
+                const int kh = t->h.k_first + i * t->h.k_step, kw = t->w.k_first + j * t->w.k_step;
+                *a++ = (int32_t)(c * channel_weights + kh * kernel_w + kw);
                 *b++ = (int32_t)(c * t->plane + row * t->pitch + (t->direct ? column : at));
             }
 }
@@ -4283,7 +4375,8 @@ static void nnti_taps_tables(nnti_taps *t, ptrdiff_t channel_weights, int kernel
 static void nnti_taps_pack_panel(const nnti_taps *t, const nnti_operand *a, float *packed, int panel)
 {
     const int lanes = t->g.isa->lanes, first = panel * nnti_panel_width(t->g.isa);
-    const int columns = nnti_min(nnti_panel_width(t->g.isa), t->g.m - first), width = (columns + lanes - 1) / lanes * lanes;
+    const int columns = nnti_min(nnti_panel_width(t->g.isa), t->g.m - first);
+    const int width = (columns + lanes - 1) / lanes * lanes;
     int k, length;
     for (k = 0; k < t->g.k; k += length) {
         length = nnti_min(t->g.kc, t->g.k - k);
@@ -4310,7 +4403,7 @@ static int nnti_axis_uses_phase(const nnti_axis *a, int phase)
     for (i = 0; i < a->taps; i++) if ((a->first + i * a->step - a->low) % a->stride == phase) return 1;
     return 0;
 }
-/* to[i * pitch + j] = x[top + i * step][left + j * stride] of a plane of h x w, 0 outside it, for i < rows, j < columns. */
+/* to[i * pitch + j] = x[top + i * step][left + j * stride] of a plane of h x w, 0 outside it; i < rows, j < columns. */
 static void nnti_conv_window(const nnti_gemm_isa *isa, const float *x, int h, int w, int top, int step, int rows,
                              int left, int stride, int columns, float *to, ptrdiff_t pitch)
 {
@@ -4351,12 +4444,13 @@ static void nnti_taps_copy_plane(const nnti_taps *t, const float *x, int first, 
                              t->w.low + phase, t->w.stride, t->phase_width, at, t->pitch);
         else
             for (r = 0; r < t->row_step; r++)
-                nnti_conv_window(t->g.isa, x, t->h.size, t->w.size, top + r, t->h.stride, rows,
-                                 t->w.low + phase, t->w.stride, t->phase_width, at + r * t->pitch, t->pitch * t->row_step);
+                nnti_conv_window(t->g.isa, x, t->h.size, t->w.size, top + r, t->h.stride, rows, t->w.low + phase,
+                                 t->w.stride, t->phase_width, at + r * t->pitch, t->pitch * t->row_step);
     }
 }
 /* Turned: sums[position][column] of a panel, blocks of k one after the other. */
-static void nnti_taps_sums(const nnti_taps *t, const nnti_gemm *g, int first, int width, int samples, int rows, float *sums)
+static void nnti_taps_sums(const nnti_taps *t, const nnti_gemm *g, int first, int width, int samples, int rows,
+                           float *sums)
 {
     const int tiles = (int)nnti_ceil_div(t->w.grid, g->isa->rows);
     const nnti_tile_fn *fn = g->isa->tiles + (width / g->isa->lanes - 1) * g->isa->rows - 1;
@@ -4373,8 +4467,8 @@ static void nnti_taps_sums(const nnti_taps *t, const nnti_gemm *g, int first, in
             for (i = 0; i < rows; i++)
                 for (j = 0; j < tiles; j++) {
                     const int column = t->w.grid * j / tiles, count = t->w.grid * (j + 1) / tiles - column;
-                    fn[count](length, g->b.x + n * t->sample + (ptrdiff_t)i * t->row_step * t->pitch + column, t->b_table + k,
-                              b, nnti_panel_table(g, width), to, width, &end);
+                    fn[count](length, g->b.x + n * t->sample + (ptrdiff_t)i * t->row_step * t->pitch + column,
+                              t->b_table + k, b, nnti_panel_table(g, width), to, width, &end);
                     to += (ptrdiff_t)count * width;
                 }
     }
@@ -4391,14 +4485,17 @@ static void nnti_taps_scatter(const nnti_gemm *g, const float *sums, int width, 
     g->isa->turn(sums, width, count, columns, row, count, &none);
     for (f = 0; f < columns; f++, c += g->ldc, row += count) {
         const float b = bias ? bias[f] : 0.0f;
-        for (i = 0; i < count; i++) c[i * stride] = nnti_end_value(&g->end, b, c + i * stride, mask ? mask + i * stride : NULL, row[i]);
+        for (i = 0; i < count; i++)
+            c[i * stride] = nnti_end_value(&g->end, b, c + i * stride, mask ? mask + i * stride : NULL, row[i]);
         if (mask) mask += g->ldc;
     }
 }
 /* Turned: panels [panel0, panel1) of a chunk. */
-static void nnti_taps_block(const nnti_taps *t, const nnti_gemm *g, int panel0, int panel1, int samples, int rows, float *sums)
+static void nnti_taps_block(const nnti_taps *t, const nnti_gemm *g, int panel0, int panel1, int samples, int rows,
+                            float *sums)
 {
-    const int lanes = g->isa->lanes, dense = g->c_lines.stride == 1 && t->w.grid == t->out_w && g->c_lines.middle_stride == t->out_w;
+    const int lanes = g->isa->lanes;
+    const int dense = g->c_lines.stride == 1 && t->w.grid == t->out_w && g->c_lines.middle_stride == t->out_w;
     int panel, n, i;
     for (panel = panel0; panel < panel1; panel++) {
         const int first = panel * nnti_panel_width(g->isa), columns = nnti_min(nnti_panel_width(g->isa), g->m - first);
@@ -4413,8 +4510,9 @@ static void nnti_taps_block(const nnti_taps *t, const nnti_gemm *g, int panel0, 
             if (dense) g->isa->turn(from, width, (int64_t)rows * t->w.grid, columns, g->c + at, g->ldc, &end);
             else
                 for (i = 0; i < rows; i++)
-                    nnti_taps_scatter(g, from + (ptrdiff_t)i * t->w.grid * width, width, columns, sums + t->g.n * width, g->c + at + i * g->c_lines.middle_stride,
-                                      end.row_bias, end.mask ? end.mask + i * g->c_lines.middle_stride : NULL);
+                    nnti_taps_scatter(g, from + (ptrdiff_t)i * t->w.grid * width, width, columns, sums + t->g.n * width,
+                                      g->c + at + i * g->c_lines.middle_stride, end.row_bias,
+                                      end.mask ? end.mask + i * g->c_lines.middle_stride : NULL);
             from += (ptrdiff_t)rows * t->w.grid * width;
         }
     }
@@ -4437,7 +4535,8 @@ static void nnti_taps_task(void *arg, int64_t chunk, int worker)
     const int64_t row_block = chunk % t->row_blocks, rest = chunk / t->row_blocks;
     const int64_t band = rest % t->bands, rest2 = rest / t->bands;
     const int groups = t->groups, group = (int)(rest2 % groups), n0 = (int)(rest2 / groups) * t->samples;
-    const int samples = nnti_min(t->samples, t->count - n0), i0 = (int)band * t->rows, rows = nnti_min(t->rows, t->h.grid - i0);
+    const int samples = nnti_min(t->samples, t->count - n0);
+    const int i0 = (int)band * t->rows, rows = nnti_min(t->rows, t->h.grid - i0);
     const float *x = t->x + ((ptrdiff_t)n0 * t->x_channels + (ptrdiff_t)group * t->channels) * t->h.size * t->w.size;
     float *scratch = t->scratch + (size_t)worker * t->scratch_floats, *to = scratch + t->product_floats;
     const ptrdiff_t out = (((ptrdiff_t)n0 * t->out_channels + (ptrdiff_t)group * t->g.m) * t->out_h
@@ -4478,8 +4577,10 @@ static void nnti_taps_run(const nnti_exec *e, nnti_taps *t, const nnt_op *op, in
     t->a.table = t->a.step ? NULL : t->a_table;     /* forward: k lies side by side */
     nnti_taps_tables(t, channel_weights, op->kernel_w);
     chunks = nnti_ceil_div(count, t->samples) * t->groups * t->bands * t->row_blocks;
-    nnti_parallel_if(e, (int64_t)t->groups * t->g.m * t->g.k > 64 * 1024, (int64_t)t->groups * nnti_taps_pieces(t), nnti_taps_pack_task, t);
-    nnti_parallel_if(e, (double)count * t->groups * (double)t->g.m * t->g.k * t->h.grid * t->w.grid > 2e5, chunks, nnti_taps_task, t);
+    nnti_parallel_if(e, (int64_t)t->groups * t->g.m * t->g.k > 64 * 1024, (int64_t)t->groups * nnti_taps_pieces(t),
+                     nnti_taps_pack_task, t);
+    nnti_parallel_if(e, (double)count * t->groups * (double)t->g.m * t->g.k * t->h.grid * t->w.grid > 2e5, chunks,
+                     nnti_taps_task, t);
 }
 
 static nnti_taps nnti_conv_plan(const nnti_exec *e, const nnt_op *op)
@@ -4569,12 +4670,12 @@ static void nnti_cpu_conv_data(const nnti_exec *e, const nnt_op *op, const nnt_r
 }
 
 /* Gradient of the weights: per group a product gw'[f][(kh, kw, c)] = sum_k gy[f][k] x'[k][(kh, kw, c)] with k = (n, oh,
-   ow). x' is a copy of the padded input with channels innermost, so that a row of a panel is runs of neighbouring floats.
-   Work goes in blocks of some samples, or of a band of output rows of one: first the block's gy is packed and x'
-   written, split by samples, then the block is multiplied, split by parts of gw'. So each part of gw' sums its k in
+   ow). x' is a copy of the padded input with channels innermost, so that a row of a panel is runs of neighbouring
+   floats. Work goes in blocks of some samples, or of a band of output rows of one: first the block's gy is packed and
+   x' written, split by samples, then the block is multiplied, split by parts of gw'. So each part of gw' sums its k in
    order. At last gw' is brought to gw's order.
-   A filter with few weights has too few columns for that. Then (dots) x' is [(c, kh, kw)][positions], and sums are taken along
-   positions, in vectors whose lanes are added up at last. */
+   A filter with few weights has too few columns for that. Then (dots) x' is [(c, kh, kw)][positions], and sums are
+   taken along positions, in vectors whose lanes are added up at last. */
 typedef struct nnti_conv_weight {
     const nnt_op *op;
     const nnti_gemm_isa *isa;
@@ -4623,8 +4724,11 @@ static void nnti_conv_weight_plan(const nnti_exec *e, const nnt_op *op, nnti_con
     t->bands = (op->out_h + t->rows - 1) / t->rows;
     t->band_rows = (t->rows - 1) * op->stride_h + span_h + 1;
     t->positions = (int)nnti_round_up((size_t)t->rows * (size_t)op->out_w, (size_t)t->isa->lanes);
-    t->image_floats = nnti_round_up((size_t)t->samples * (size_t)op->in_c * (size_t)t->band_rows * (size_t)t->band_width, 16);
-    if (t->dots) t->image_floats = (size_t)t->samples * (size_t)op->in_c * (size_t)(op->kernel_h * op->kernel_w) * (size_t)t->positions;
+    t->image_floats = nnti_round_up(
+        (size_t)t->samples * (size_t)op->in_c * (size_t)t->band_rows * (size_t)t->band_width, 16);
+    if (t->dots)
+        t->image_floats = (size_t)t->samples * (size_t)op->in_c * (size_t)(op->kernel_h * op->kernel_w)
+                          * (size_t)t->positions;
     t->g.m = t->filters;
     t->g.n = (int64_t)t->channels * op->kernel_h * op->kernel_w;
     t->g.k = t->samples * t->rows * op->out_w;
@@ -4643,7 +4747,10 @@ static void nnti_conv_weight_plan(const nnti_exec *e, const nnt_op *op, nnti_con
     t->scratch_floats = t->dots ? 0 : nnti_gemm_scratch(&t->g);
     t->cut = nnti_gemm_cut_of(&t->g);
 }
-static size_t nnti_conv_weight_sums(const nnti_conv_weight *t) { return nnti_round_up((size_t)t->op->out_c * sizeof(double), 64); }
+static size_t nnti_conv_weight_sums(const nnti_conv_weight *t)
+{
+    return nnti_round_up((size_t)t->op->out_c * sizeof(double), 64);
+}
 
 static size_t nnti_cpu_conv_weight_workspace(const nnti_exec *e, const nnt_op *op, int batch)
 {
@@ -4654,7 +4761,8 @@ static size_t nnti_cpu_conv_weight_workspace(const nnti_exec *e, const nnt_op *o
     nnti_conv_weight_plan(e, op, &t);
     groups = (size_t)op->groups;
     floats = groups * (t.packed_group + t.product_group) + t.image_floats
-           + (size_t)nnti_pool_threads(e->pool) * t.scratch_floats + nnti_round_up((size_t)t.samples * (size_t)op->out_c, 16);
+             + (size_t)nnti_pool_threads(e->pool) * t.scratch_floats
+             + nnti_round_up((size_t)t.samples * (size_t)op->out_c, 16);
     return t.table_bytes + nnti_gemm_table_bytes(&t.g) + nnti_conv_weight_sums(&t) + sizeof(float) * floats;
 }
 /* One image row [channels][width] of a group becomes [band_width][channels]. */
@@ -4678,24 +4786,28 @@ static void nnti_conv_weight_pack_task(void *arg, int64_t chunk, int worker)
     const nnti_conv_weight *t = (const nnti_conv_weight *)arg;
     const nnt_op *op = t->op;
     const int s = (int)(chunk / t->parts), part = (int)(chunk % t->parts), n = t->n0 + s;
-    const int k = t->block_rows * op->out_w, band_rows = (t->block_rows - 1) * op->stride_h + (op->kernel_h - 1) * op->dilation_h + 1;
+    const int k = t->block_rows * op->out_w,
+              band_rows = (t->block_rows - 1) * op->stride_h + (op->kernel_h - 1) * op->dilation_h + 1;
     const int tiles = op->groups * t->g.tiles, rows = op->groups * band_rows;
     int i;
     (void)worker;
     for (i = tiles * part / t->parts; i < tiles * (part + 1) / t->parts; i++) {
         const int group = i / t->g.tiles, tile = i % t->g.tiles, row = nnti_tile_row(&t->g, tile);
-        const float *gy = t->gy + ((ptrdiff_t)n * op->out_c + (ptrdiff_t)group * t->filters) * op->out_h * op->out_w + (ptrdiff_t)t->row0 * op->out_w;
+        const float *gy = t->gy + ((ptrdiff_t)n * op->out_c + (ptrdiff_t)group * t->filters) * op->out_h * op->out_w
+                          + (ptrdiff_t)t->row0 * op->out_w;
         const nnti_operand a = nnti_operand_matrix(gy, t->filters, (ptrdiff_t)op->out_h * op->out_w, 1);
         int f;
         nnti_gemm_pack_a(&t->g, &a, t->packed + (size_t)group * t->packed_group, tile, s * k, (s + 1) * k, s * k);
         for (f = row; f < nnti_tile_row(&t->g, tile + 1); f++)
-            t->gb_part[s * op->out_c + group * t->filters + f] = t->isa->sum(gy + (ptrdiff_t)f * op->out_h * op->out_w, k);
+            t->gb_part[s * op->out_c + group * t->filters + f] = t->isa->sum(gy + (ptrdiff_t)f * op->out_h * op->out_w,
+                                                                             k);
     }
     for (i = rows * part / t->parts; i < rows * (part + 1) / t->parts; i++) {
         const int group = i / band_rows, r = i % band_rows;
-        nnti_conv_weight_row(t, t->x + ((ptrdiff_t)n * op->in_c + (ptrdiff_t)group * t->channels) * op->in_h * op->in_w,
-                             t->row0 * op->stride_h + r - op->pad_h,
-                             t->image + (((ptrdiff_t)s * op->groups + group) * t->band_rows + r) * t->band_width * t->channels);
+        nnti_conv_weight_row(
+            t, t->x + ((ptrdiff_t)n * op->in_c + (ptrdiff_t)group * t->channels) * op->in_h * op->in_w,
+            t->row0 * op->stride_h + r - op->pad_h,
+            t->image + (((ptrdiff_t)s * op->groups + group) * t->band_rows + r) * t->band_width * t->channels);
     }
 }
 /* dots: x' of a part of one sample of the block. */
@@ -4710,9 +4822,9 @@ static void nnti_conv_weight_window_task(void *arg, int64_t chunk, int worker)
     for (i = (int)((int64_t)lines * part / t->parts); i < (int)((int64_t)lines * (part + 1) / t->parts); i++) {
         const int c = i / taps, kh = i % taps / op->kernel_w, kw = i % op->kernel_w;
         float *to = t->image + ((ptrdiff_t)s * lines + i) * t->positions;
-        nnti_conv_window(t->isa, t->x + ((ptrdiff_t)(t->n0 + s) * op->in_c + c) * op->in_h * op->in_w, op->in_h, op->in_w,
-                         t->row0 * op->stride_h + kh * op->dilation_h - op->pad_h, op->stride_h, t->block_rows,
-                         kw * op->dilation_w - op->pad_w, op->stride_w, op->out_w, to, op->out_w);
+        nnti_conv_window(t->isa, t->x + ((ptrdiff_t)(t->n0 + s) * op->in_c + c) * op->in_h * op->in_w, op->in_h,
+                         op->in_w, t->row0 * op->stride_h + kh * op->dilation_h - op->pad_h, op->stride_h,
+                         t->block_rows, kw * op->dilation_w - op->pad_w, op->stride_w, op->out_w, to, op->out_w);
         memset(to + k, 0, (size_t)(t->positions - k) * sizeof *to);
     }
 }
@@ -4721,8 +4833,10 @@ static void nnti_conv_weight_dots_task(void *arg, int64_t chunk, int worker)
 {
     const nnti_conv_weight *t = (const nnti_conv_weight *)arg;
     const nnt_op *op = t->op;
-    const int pieces = (t->filters + NNTI_CONV_DOTS - 1) / NNTI_CONV_DOTS, group = (int)(chunk / pieces), lines = (int)t->g.n;
-    const int f0 = (int)(chunk % pieces) * NNTI_CONV_DOTS, f1 = nnti_min(t->filters, f0 + NNTI_CONV_DOTS), k = t->block_rows * op->out_w;
+    const int pieces = (t->filters + NNTI_CONV_DOTS - 1) / NNTI_CONV_DOTS, group = (int)(chunk / pieces),
+              lines = (int)t->g.n;
+    const int f0 = (int)(chunk % pieces) * NNTI_CONV_DOTS, f1 = nnti_min(t->filters, f0 + NNTI_CONV_DOTS),
+              k = t->block_rows * op->out_w;
     const int blocks = (lines + t->isa->dot_columns - 1) / t->isa->dot_columns;
     const ptrdiff_t plane = (ptrdiff_t)op->out_h * op->out_w;
     float *product = t->product + (size_t)group * t->product_group;
@@ -4730,13 +4844,15 @@ static void nnti_conv_weight_dots_task(void *arg, int64_t chunk, int worker)
     (void)worker;
     if (!t->g.end.add) memset(product + f0 * t->g.ldc, 0, (size_t)((f1 - f0) * t->g.ldc) * sizeof *product);
     for (s = 0; s < t->block_samples; s++) {
-        const float *gy = t->gy + ((ptrdiff_t)(t->n0 + s) * op->out_c + (ptrdiff_t)group * t->filters) * plane + (ptrdiff_t)t->row0 * op->out_w;
+        const float *gy = t->gy + ((ptrdiff_t)(t->n0 + s) * op->out_c + (ptrdiff_t)group * t->filters) * plane
+                          + (ptrdiff_t)t->row0 * op->out_w;
         const float *image = t->image + ((ptrdiff_t)s * op->groups + group) * lines * t->positions;
         for (b = 0; b < blocks; b++) {
             const int line = lines * b / blocks, count = lines * (b + 1) / blocks - line;
             for (f = f0; f < f1; f += 2)
-                t->isa->dots(gy + f * plane, plane, nnti_min(2, f1 - f), image + (ptrdiff_t)line * t->positions, t->positions, count, k,
-                             product + f * t->g.ldc + (ptrdiff_t)line * t->isa->lanes, t->g.ldc);
+                t->isa->dots(gy + f * plane, plane, nnti_min(2, f1 - f), image + (ptrdiff_t)line * t->positions,
+                             t->positions, count, k, product + f * t->g.ldc + (ptrdiff_t)line * t->isa->lanes,
+                             t->g.ldc);
         }
         for (f = f0; f < f1; f++) t->gb_part[s * op->out_c + group * t->filters + f] = t->isa->sum(gy + f * plane, k);
     }
@@ -4773,15 +4889,17 @@ static void nnti_conv_weight_out_task(void *arg, int64_t chunk, int worker)
         }
     if (gb) gb[chunk] = (float)(t->gb_sum[chunk] + (t->accumulate ? gb[chunk] : 0.0));
 }
+/* Where x' has the first channel of what output position k = (sample, row, column) of a block meets. */
 static void nnti_conv_weight_table(nnti_conv_weight *t)
 {
+    const ptrdiff_t column = (ptrdiff_t)t->op->stride_w * t->channels;
+    const ptrdiff_t row = (ptrdiff_t)t->op->stride_h * t->band_width * t->channels;
+    const ptrdiff_t sample = (ptrdiff_t)t->op->groups * t->band_rows * t->band_width * t->channels;
     int32_t *table = t->table;
     int s, i, j;
     for (s = 0; s < t->samples; s++)
         for (i = 0; i < t->rows; i++)
-            for (j = 0; j < t->op->out_w; j++)
-                *table++ = (int32_t)((((ptrdiff_t)s * t->op->groups * t->band_rows + (ptrdiff_t)i * t->op->stride_h) * t->band_width
-                                      + (ptrdiff_t)j * t->op->stride_w) * t->channels);
+            for (j = 0; j < t->op->out_w; j++) *table++ = (int32_t)(s * sample + i * row + j * column);
 }
 static void nnti_cpu_conv_weight(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
 {
@@ -4816,9 +4934,14 @@ static void nnti_cpu_conv_weight(const nnti_exec *e, const nnt_op *op, const nnt
             t.block_rows = nnti_min(t.rows, op->out_h - t.row0);
             t.parts = t.block_samples >= 8 ? 1 : 8;
             t.g.k = t.block_samples * t.block_rows * op->out_w;
-            nnti_parallel_if(e, big, (int64_t)t.block_samples * t.parts, t.dots ? nnti_conv_weight_window_task : nnti_conv_weight_pack_task, &t);
-            if (t.dots) nnti_parallel_if(e, big, op->groups * nnti_ceil_div(t.filters, NNTI_CONV_DOTS), nnti_conv_weight_dots_task, &t);
-            else nnti_parallel_if(e, big, (int64_t)op->groups * t.cut.row_blocks * t.cut.column_blocks, nnti_conv_weight_task, &t);
+            nnti_parallel_if(e, big, (int64_t)t.block_samples * t.parts,
+                             t.dots ? nnti_conv_weight_window_task : nnti_conv_weight_pack_task, &t);
+            if (t.dots)
+                nnti_parallel_if(e, big, op->groups * nnti_ceil_div(t.filters, NNTI_CONV_DOTS),
+                                 nnti_conv_weight_dots_task, &t);
+            else
+                nnti_parallel_if(e, big, (int64_t)op->groups * t.cut.row_blocks * t.cut.column_blocks,
+                                 nnti_conv_weight_task, &t);
             for (s = 0; s < t.block_samples; s++)
                 for (f = 0; f < op->out_c; f++) t.gb_sum[f] += t.gb_part[s * op->out_c + f];
             t.g.end.add = 1;

@@ -6,7 +6,8 @@
 #include <stddef.h>
 
 typedef struct naive_conv {
-    int n, c, h, w, f, kh, kw, sh, sw, ph, pw, dh, dw, g;      /* batch, input, filters, kernel, stride, pad, dilation, groups */
+    int n, c, h, w, f, kh, kw, sh, sw, ph, pw, dh, dw,
+        g; /* batch, input, filters, kernel, stride, pad, dilation, groups */
 } naive_conv;
 
 static int naive_conv_out_h(const naive_conv *s) { return (s->h + 2 * s->ph - s->dh * (s->kh - 1) - 1) / s->sh + 1; }
@@ -27,7 +28,9 @@ static void naive_conv_each(const naive_conv *s, naive_conv_fn take, void *arg)
                             for (j = 0; j < ow; j++) {
                                 const int r = i * s->sh - s->ph + k * s->dh, q = j * s->sw - s->pw + l * s->dw;
                                 if (r < 0 || q < 0 || r >= s->h || q >= s->w) continue;
-                                take(arg, ((size_t)(n * s->c + f / fg * cg + c) * (size_t)s->h + (size_t)r) * (size_t)s->w + (size_t)q,
+                                take(arg,
+                                     ((size_t)(n * s->c + f / fg * cg + c) * (size_t)s->h + (size_t)r) * (size_t)s->w
+                                         + (size_t)q,
                                      ((size_t)(n * s->f + f) * (size_t)oh + (size_t)i) * (size_t)ow + (size_t)j,
                                      ((size_t)(f * cg + c) * (size_t)s->kh + (size_t)k) * (size_t)s->kw + (size_t)l);
                             }
@@ -74,13 +77,15 @@ static void naive_conv_weight(const naive_conv *s, const float *x, const float *
 }
 
 /* c[i][j] += sum_l a(i, l) b(l, j); a(i, l) at a[i ar + l ac], b(l, j) at b[l br + j bc], c dense. */
-static void naive_gemm(int m, int n, int k, const float *a, size_t ar, size_t ac, const float *b, size_t br, size_t bc, double *c)
+static void naive_gemm(int m, int n, int k, const float *a, size_t ar, size_t ac, const float *b, size_t br, size_t bc,
+                       double *c)
 {
     int i, j, l;
     for (i = 0; i < m; i++)
         for (l = 0; l < k; l++) {
             const double v = a[(size_t)i * ar + (size_t)l * ac];
-            for (j = 0; j < n; j++) c[(size_t)i * (size_t)n + (size_t)j] += v * (double)b[(size_t)l * br + (size_t)j * bc];
+            for (j = 0; j < n; j++)
+                c[(size_t)i * (size_t)n + (size_t)j] += v * (double)b[(size_t)l * br + (size_t)j * bc];
         }
 }
 /* y[n][out] += x[n][in] w[out][in]; gx += gy w; gw += gy^T x; gb += sum over n of gy. */

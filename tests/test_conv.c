@@ -1,5 +1,5 @@
-/* Convolution, fully connected layers and the matrix product below them against loops in double precision (naive.h), for
-   every instruction set of this machine. Each kernel runs with 1, 2, 3 and 8 threads, whose results must be equal in
+/* Convolution, fully connected layers and the matrix product below them against loops in double precision (naive.h),
+   for every instruction set of this machine. Each kernel runs with 1, 2, 3 and 8 threads, whose results must be equal in
    every bit; its workspace is full of NaN before and its outputs are followed by guard words. */
 #define NNTRAIN_IMPLEMENTATION
 #include "nntrain.h"
@@ -89,7 +89,8 @@ typedef size_t (*workspace_fn)(const nnti_exec *e, const nnt_op *op, int batch);
 typedef void (*run_fn)(const nnti_exec *e, const nnt_op *op, const nnt_run *run);
 
 /* Runs with each pool from the same start of the output and of a second, optional one; all must give the same bits. */
-static int run_all(int isa, nnt_op *op, const nnt_run *run, int batch, workspace_fn workspace, run_fn fn, int role, size_t n, int role2, size_t n2)
+static int run_all(int isa, nnt_op *op, const nnt_run *run, int batch, workspace_fn workspace, run_fn fn, int role,
+                   size_t n, int role2, size_t n2)
 {
     float *start = (float *)malloc((n + n2) * sizeof(float)), *first = (float *)malloc((n + n2) * sizeof(float));
     float *out = (float *)op->at[role], *out2 = role2 >= 0 ? (float *)op->at[role2] : NULL;
@@ -111,7 +112,8 @@ static int run_all(int isa, nnt_op *op, const nnt_run *run, int batch, workspace
             memcpy(first, out, n * sizeof(float));
             if (out2) memcpy(first + n, out2, n2 * sizeof(float));
         }
-        same = same && !memcmp(first, out, n * sizeof(float)) && (!out2 || !memcmp(first + n, out2, n2 * sizeof(float)));
+        same = same && !memcmp(first, out, n * sizeof(float))
+               && (!out2 || !memcmp(first + n, out2, n2 * sizeof(float)));
         while (block_count > mark) {
             int j;
             block_count--;
@@ -141,24 +143,43 @@ static nnt_op conv_op(const naive_conv *s)
 static const char *conv_text(const naive_conv *s, int options, int isa)
 {
     static char text[200];
-    sprintf(text, "conv n=%d c=%d h=%d w=%d f=%d k=%dx%d s=%dx%d p=%dx%d d=%dx%d g=%d options=%d isa=%d", s->n, s->c, s->h, s->w, s->f,
-            s->kh, s->kw, s->sh, s->sw, s->ph, s->pw, s->dh, s->dw, s->g, options, isa);
+    sprintf(text, "conv n=%d c=%d h=%d w=%d f=%d k=%dx%d s=%dx%d p=%dx%d d=%dx%d g=%d options=%d isa=%d", s->n, s->c,
+            s->h, s->w, s->f, s->kh, s->kw, s->sh, s->sw, s->ph, s->pw, s->dh, s->dw, s->g, options, isa);
     return text;
 }
-static size_t no_workspace(const nnti_exec *e, const nnt_op *op, int batch) { (void)e; (void)op; (void)batch; return 0; }
-static void reference_forward(const nnti_exec *e, const nnt_op *op, const nnt_run *run) { (void)e; nnti_conv_c_forward(op, run); }
-static void reference_data(const nnti_exec *e, const nnt_op *op, const nnt_run *run) { (void)e; nnti_conv_c_data(op, run); }
-static void reference_weight(const nnti_exec *e, const nnt_op *op, const nnt_run *run) { (void)e; nnti_conv_c_weight(op, run); }
+static size_t no_workspace(const nnti_exec *e, const nnt_op *op, int batch)
+{
+    (void)e;
+    (void)op;
+    (void)batch;
+    return 0;
+}
+static void reference_forward(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    (void)e;
+    nnti_conv_c_forward(op, run);
+}
+static void reference_data(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    (void)e;
+    nnti_conv_c_data(op, run);
+}
+static void reference_weight(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    (void)e;
+    nnti_conv_c_weight(op, run);
+}
 
-/* Forward, data and weights of one configuration on every instruction set, and on the plain loops. s->n samples are run,
-   with PARTIAL of a batch that is larger. */
+/* Forward, data and weights of one configuration on every instruction set, and on the plain loops. s->n samples are
+   run, with PARTIAL of a batch that is larger. */
 static void check_conv(const naive_conv *s, int options)
 {
     const int batch = s->n + ((options & PARTIAL) ? 3 : 0), oh = naive_conv_out_h(s), ow = naive_conv_out_w(s);
     const size_t nx = (size_t)s->n * (size_t)s->c * (size_t)s->h * (size_t)s->w;
     const size_t ny = (size_t)s->n * (size_t)s->f * (size_t)oh * (size_t)ow;
     const size_t nw = (size_t)s->f * (size_t)(s->c / s->g) * (size_t)s->kh * (size_t)s->kw, nf = (size_t)s->f;
-    float *x = random_floats(nx), *w = random_floats(nw), *b = random_floats(nf), *gy = random_floats(ny), *mask = random_floats(nx);
+    float *x = random_floats(nx), *w = random_floats(nw), *b = random_floats(nf), *gy = random_floats(ny),
+          *mask = random_floats(nx);
     float *gx0 = random_floats(nx), *gw0 = random_floats(nw), *gb0 = random_floats(nf);
     float *y = floats(ny), *gx = floats(nx), *gw = floats(nw), *gb = floats(nf);
     double *want_y = doubles(ny), *want_gx = doubles(nx), *want_gw = doubles(nw), *want_gb = doubles(nf);
@@ -191,7 +212,8 @@ static void check_conv(const naive_conv *s, int options)
         double e;
         op.flags = (options & RELU) ? NNT_OPF_RELU : 0;
         op.at[NNT_X] = x; op.at[NNT_W] = w; op.at[NNT_B] = (options & BIAS) ? b : NULL; op.at[NNT_Y] = y;
-        CHECKF(run_all(isa, &op, &run, batch, plain ? no_workspace : nnti_cpu_conv_workspace, plain ? reference_forward : nnti_cpu_conv, NNT_Y, ny, -1, 0),
+        CHECKF(run_all(isa, &op, &run, batch, plain ? no_workspace : nnti_cpu_conv_workspace,
+                       plain ? reference_forward : nnti_cpu_conv, NNT_Y, ny, -1, 0),
                "%s: forward differs between threads or writes behind its workspace", conv_text(s, options, isa));
         e = error_of(y, want_y, ny);
         CHECKF(e < FORWARD_LIMIT, "%s: forward %g", conv_text(s, options, isa), e);
@@ -201,7 +223,8 @@ static void check_conv(const naive_conv *s, int options)
         op.flags = ((options & ACCUMULATE) ? NNT_OPF_ACCUMULATE : 0) | ((options & MASKED) ? NNT_OPF_MASK : 0);
         op.at[NNT_GY] = gy; op.at[NNT_W] = w; op.at[NNT_GX] = gx; op.at[NNT_MASK] = (options & MASKED) ? mask : NULL;
         if (options & ACCUMULATE) memcpy(gx, gx0, nx * sizeof(float)); else memset(gx, 0xff, nx * sizeof(float));
-        CHECKF(run_all(isa, &op, &run, batch, plain ? no_workspace : nnti_cpu_conv_data_workspace, plain ? reference_data : nnti_cpu_conv_data, NNT_GX, nx, -1, 0),
+        CHECKF(run_all(isa, &op, &run, batch, plain ? no_workspace : nnti_cpu_conv_data_workspace,
+                       plain ? reference_data : nnti_cpu_conv_data, NNT_GX, nx, -1, 0),
                "%s: data differs between threads or writes behind its workspace", conv_text(s, options, isa));
         e = error_of(gx, want_gx, nx);
         CHECKF(e < GRADIENT_LIMIT, "%s: data %g", conv_text(s, options, isa), e);
@@ -211,8 +234,8 @@ static void check_conv(const naive_conv *s, int options)
         op.at[NNT_X] = x; op.at[NNT_GY] = gy; op.at[NNT_GW] = gw; op.at[NNT_GB] = (options & BIAS) ? gb : NULL;
         if (options & ACCUMULATE) { memcpy(gw, gw0, nw * sizeof(float)); memcpy(gb, gb0, nf * sizeof(float)); }
         else { memset(gw, 0xff, nw * sizeof(float)); memset(gb, 0xff, nf * sizeof(float)); }
-        CHECKF(run_all(isa, &op, &run, batch, plain ? no_workspace : nnti_cpu_conv_weight_workspace, plain ? reference_weight : nnti_cpu_conv_weight, NNT_GW, nw,
-                       (options & BIAS) ? NNT_GB : -1, nf),
+        CHECKF(run_all(isa, &op, &run, batch, plain ? no_workspace : nnti_cpu_conv_weight_workspace,
+                       plain ? reference_weight : nnti_cpu_conv_weight, NNT_GW, nw, (options & BIAS) ? NNT_GB : -1, nf),
                "%s: weight differs between threads or writes behind its workspace", conv_text(s, options, isa));
         e = error_of(gw, want_gw, nw);
         CHECKF(e < GRADIENT_LIMIT, "%s: weight %g", conv_text(s, options, isa), e);
@@ -287,7 +310,10 @@ static void conv_rectangular(void)
         {  2, 2, 10, 10, 2, 4, 3, 4, 3, 2, 1, 1, 1, 1 }
     };
     size_t i;
-    for (i = 0; i < sizeof cases / sizeof *cases; i++) { check_conv(&cases[i], 0); check_conv(&cases[i], BIAS | ACCUMULATE | MASKED | RELU); }
+    for (i = 0; i < sizeof cases / sizeof *cases; i++) {
+        check_conv(&cases[i], 0);
+        check_conv(&cases[i], BIAS | ACCUMULATE | MASKED | RELU);
+    }
 }
 static void conv_dilated(void)
 {
@@ -351,6 +377,9 @@ static void conv_lets_nan_through(void)
     nnt_op op = conv_op(&s);
     nnt_run run;
     int k;
+#ifdef __FAST_MATH__
+    SKIP("-ffast-math");
+#endif
     memset(&run, 0, sizeof run);
     run.count = 1;
     op.flags = NNT_OPF_RELU;
@@ -369,7 +398,8 @@ static void conv_lets_nan_through(void)
 static void at_least_300_convolutions_were_checked(void)
 {
     if (test_argc > 1) return;
-    printf("%d convolutions, worst error: forward %.2g, gradients %.2g\n", configurations, worst_forward, worst_gradient);
+    printf("%d convolutions, worst error: forward %.2g, gradients %.2g\n", configurations, worst_forward,
+           worst_gradient);
     CHECK(configurations >= 300);
 }
 
@@ -379,7 +409,8 @@ static void check_gemm(int m, int n, int k, int ta, int tb, int add)
 {
     const size_t nc = (size_t)m * (size_t)n;
     float *a = random_floats((size_t)m * (size_t)k), *b = random_floats((size_t)k * (size_t)n);
-    float *rows = random_floats((size_t)m), *columns = random_floats((size_t)n), *c0 = random_floats(nc), *c = floats(nc), *first = floats(nc);
+    float *rows = random_floats((size_t)m), *columns = random_floats((size_t)n), *c0 = random_floats(nc),
+          *c = floats(nc), *first = floats(nc);
     double *want = doubles(nc);
     size_t i;
     int q, p;
@@ -407,9 +438,12 @@ static void check_gemm(int m, int n, int k, int ta, int tb, int add)
             if (add) memcpy(c, c0, nc * sizeof(float)); else memset(c, 0xff, nc * sizeof(float));
             nnti_gemm_run(&e, &g, &oa, floats((nnti_gemm_workspace(&e, &g) + 3) / 4));
             err = error_of(c, want, nc);
-            CHECKF(err < FORWARD_LIMIT, "gemm m=%d n=%d k=%d ta=%d tb=%d add=%d isa=%d: %g", m, n, k, ta, tb, add, e.isa, err);
+            CHECKF(err < FORWARD_LIMIT, "gemm m=%d n=%d k=%d ta=%d tb=%d add=%d isa=%d: %g", m, n, k, ta, tb, add,
+                   e.isa, err);
             if (p == 0) memcpy(first, c, nc * sizeof(float));
-            CHECKF(!memcmp(first, c, nc * sizeof(float)), "gemm m=%d n=%d k=%d ta=%d tb=%d isa=%d: %d threads give other bits", m, n, k, ta, tb, e.isa, pool_threads[p]);
+            CHECKF(!memcmp(first, c, nc * sizeof(float)),
+                   "gemm m=%d n=%d k=%d ta=%d tb=%d isa=%d: %d threads give other bits", m, n, k, ta, tb, e.isa,
+                   pool_threads[p]);
             while (block_count > mark) {
                 int j;
                 block_count--;
@@ -421,11 +455,11 @@ static void check_gemm(int m, int n, int k, int ta, int tb, int add)
 }
 static void gemm_all_transposes_and_odd_sizes(void)
 {
-    static const int sizes[][3] = {
-        { 1, 1, 1 }, { 1, 50, 3 }, { 50, 1, 3 }, { 2, 3, 1000 }, { 5, 16, 7 }, { 6, 32, 8 }, { 7, 33, 9 }, { 13, 31, 17 }, { 14, 48, 15 },
-        { 15, 47, 16 }, { 28, 64, 385 }, { 29, 65, 384 }, { 64, 10, 128 }, { 10, 128, 64 }, { 64, 128, 100 }, { 600, 40, 20 }, { 33, 500, 70 },
-        { 100, 100, 900 }, { 1, 300, 200 }, { 300, 7, 400 }
-    };
+    static const int sizes[][3] = { { 1, 1, 1 },     { 1, 50, 3 },      { 50, 1, 3 },     { 2, 3, 1000 },
+                                    { 5, 16, 7 },    { 6, 32, 8 },      { 7, 33, 9 },     { 13, 31, 17 },
+                                    { 14, 48, 15 },  { 15, 47, 16 },    { 28, 64, 385 },  { 29, 65, 384 },
+                                    { 64, 10, 128 }, { 10, 128, 64 },   { 64, 128, 100 }, { 600, 40, 20 },
+                                    { 33, 500, 70 }, { 100, 100, 900 }, { 1, 300, 200 },  { 300, 7, 400 } };
     size_t i;
     int t;
     for (i = 0; i < sizeof sizes / sizeof *sizes; i++)
@@ -442,8 +476,10 @@ static void gemm_every_tile_height_and_panel_width(void)
 
 static void check_linear(int n, int in, int out, int options)
 {
-    const size_t nx = (size_t)n * (size_t)in, ny = (size_t)n * (size_t)out, nw = (size_t)in * (size_t)out, nb = (size_t)out;
-    float *x = random_floats(nx), *w = random_floats(nw), *b = random_floats(nb), *gy = random_floats(ny), *mask = random_floats(nx);
+    const size_t nx = (size_t)n * (size_t)in, ny = (size_t)n * (size_t)out, nw = (size_t)in * (size_t)out,
+                 nb = (size_t)out;
+    float *x = random_floats(nx), *w = random_floats(nw), *b = random_floats(nb), *gy = random_floats(ny),
+          *mask = random_floats(nx);
     float *gx0 = random_floats(nx), *gw0 = random_floats(nw), *gb0 = random_floats(nb);
     float *y = floats(ny), *gx = floats(nx), *gw = floats(nw), *gb = floats(nb);
     double *want_y = doubles(ny), *want_gx = doubles(nx), *want_gw = doubles(nw), *want_gb = doubles(nb);
@@ -477,24 +513,34 @@ static void check_linear(int n, int in, int out, int options)
         op.in_c = in; op.out_c = out; op.in_h = op.in_w = op.out_h = op.out_w = 1;
         if (in % 6 == 0) { op.in_c = in / 6; op.in_h = 2; op.in_w = 3; }
         op.at[NNT_X] = x; op.at[NNT_W] = w; op.at[NNT_B] = (options & BIAS) ? b : NULL; op.at[NNT_Y] = y;
-        op.at[NNT_GY] = gy; op.at[NNT_GX] = gx; op.at[NNT_GW] = gw; op.at[NNT_GB] = (options & BIAS) ? gb : NULL; op.at[NNT_MASK] = mask;
+        op.at[NNT_GY] = gy;
+        op.at[NNT_GX] = gx;
+        op.at[NNT_GW] = gw;
+        op.at[NNT_GB] = (options & BIAS) ? gb : NULL;
+        op.at[NNT_MASK] = mask;
         op.flags = (options & RELU) ? NNT_OPF_RELU : 0;
-        CHECKF(run_all(isa, &op, &run, batch, nnti_cpu_linear_workspace, nnti_cpu_linear, NNT_Y, ny, -1, 0), "linear n=%d in=%d out=%d isa=%d: forward's bits", n, in, out, isa);
+        CHECKF(run_all(isa, &op, &run, batch, nnti_cpu_linear_workspace, nnti_cpu_linear, NNT_Y, ny, -1, 0),
+               "linear n=%d in=%d out=%d isa=%d: forward's bits", n, in, out, isa);
         e = error_of(y, want_y, ny);
-        CHECKF(e < FORWARD_LIMIT, "linear n=%d in=%d out=%d options=%d isa=%d: forward %g", n, in, out, options, isa, e);
+        CHECKF(e < FORWARD_LIMIT, "linear n=%d in=%d out=%d options=%d isa=%d: forward %g", n, in, out, options, isa,
+               e);
         op.flags = ((options & ACCUMULATE) ? NNT_OPF_ACCUMULATE : 0) | ((options & MASKED) ? NNT_OPF_MASK : 0);
         if (options & ACCUMULATE) memcpy(gx, gx0, nx * sizeof(float)); else memset(gx, 0xff, nx * sizeof(float));
-        CHECKF(run_all(isa, &op, &run, batch, nnti_cpu_linear_data_workspace, nnti_cpu_linear_data, NNT_GX, nx, -1, 0), "linear n=%d in=%d out=%d isa=%d: data's bits", n, in, out, isa);
+        CHECKF(run_all(isa, &op, &run, batch, nnti_cpu_linear_data_workspace, nnti_cpu_linear_data, NNT_GX, nx, -1, 0),
+               "linear n=%d in=%d out=%d isa=%d: data's bits", n, in, out, isa);
         e = error_of(gx, want_gx, nx);
         CHECKF(e < GRADIENT_LIMIT, "linear n=%d in=%d out=%d options=%d isa=%d: data %g", n, in, out, options, isa, e);
         if (options & ACCUMULATE) { memcpy(gw, gw0, nw * sizeof(float)); memcpy(gb, gb0, nb * sizeof(float)); }
-        CHECKF(run_all(isa, &op, &run, batch, nnti_cpu_linear_weight_workspace, nnti_cpu_linear_weight, NNT_GW, nw, (options & BIAS) ? NNT_GB : -1, nb),
+        CHECKF(run_all(isa, &op, &run, batch, nnti_cpu_linear_weight_workspace, nnti_cpu_linear_weight, NNT_GW, nw,
+                       (options & BIAS) ? NNT_GB : -1, nb),
                "linear n=%d in=%d out=%d isa=%d: weight's bits", n, in, out, isa);
         e = error_of(gw, want_gw, nw);
-        CHECKF(e < GRADIENT_LIMIT, "linear n=%d in=%d out=%d options=%d isa=%d: weight %g", n, in, out, options, isa, e);
+        CHECKF(e < GRADIENT_LIMIT, "linear n=%d in=%d out=%d options=%d isa=%d: weight %g", n, in, out, options, isa,
+               e);
         if (options & BIAS) {
             e = error_of(gb, want_gb, nb);
-            CHECKF(e < GRADIENT_LIMIT, "linear n=%d in=%d out=%d options=%d isa=%d: bias %g", n, in, out, options, isa, e);
+            CHECKF(e < GRADIENT_LIMIT, "linear n=%d in=%d out=%d options=%d isa=%d: bias %g", n, in, out, options, isa,
+                   e);
         }
     }
     release();
@@ -512,7 +558,8 @@ static void linear_batches_from_one_to_many(void)
 static void linear_odd_sizes_and_options(void)
 {
     int options;
-    for (options = 0; options < 32; options++) check_linear(1 + options % 5, 1 + options * 3, 8 + options * 5 % 37, options);
+    for (options = 0; options < 32; options++)
+        check_linear(1 + options % 5, 1 + options * 3, 8 + options * 5 % 37, options);
     check_linear(3, 1, 1, BIAS);
     check_linear(2, 2000, 130, BIAS | RELU);
     check_linear(2, 130, 2000, ACCUMULATE | MASKED);
