@@ -46,13 +46,20 @@ look_around() {
     done
     data=${DATA:-/usr/share/datasets/fashion-mnist}
     [ -f "$data/train-images-idx3-ubyte.gz" ] || data=
+    python=${PYTHON:-python3}
     jobs=${JOBS:-$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)}
 }
 
 say_found() {
-    echo "cc: $(version_of "$cc") · c++: $([ -n "$cxx" ] && version_of "$cxx" || echo "not found, C++ skipped") · cores: $jobs"
+    echo "cc: $(version_of "$cc") · c++: $([ -n "$cxx" ] && version_of "$cxx" || echo "not found, C++ skipped")" \
+        "· clang: $(has clang && version_of clang || echo "not found, skipped") · cores: $jobs"
     echo "stb_image: ${stb:-not found, .gz files skipped}"
     echo "fashion-mnist: ${data:-not found, training on it skipped}"
+    if has_torch; then echo "torch: $python"
+    else echo "torch: not found, no comparison in bench (PYTHON names an interpreter that has it)"; fi
+}
+has_torch() {
+    "$python" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)' >/dev/null 2>&1
 }
 
 # packages NAME...: has Debian install them; where it can't be done silently, prints the one command that does it.
@@ -355,14 +362,9 @@ do_demo() {
 
 do_bench() {
     $cc ${CFLAGS:-} -O2 -I. tests/bench.c -o build/bench -lm -pthread || exit 1
-    python=${PYTHON:-python3}
     rounds=${ROUNDS:-5}
-    if has "$python" && torch=$("$python" -c 'import torch; print(torch.__version__)' 2>/dev/null); then
-        echo "torch: $torch ($python)"
-    else
-        torch=
-        echo "torch: not found, no comparison (PYTHON names the interpreter that has it)"
-    fi
+    torch=
+    has_torch && torch=$("$python" -c 'import torch; print(torch.__version__)') && echo "torch: $torch"
     : >build/bench.txt
     round=0
     while [ $round -lt "$rounds" ]; do          # in turn: the machine's speed drifts, ratios of neighbours hold

@@ -30,7 +30,7 @@ END {
     title["cnn"] = "CNN 28x28"
     for (i = 1; i <= nets; i++) for (t = 1; t <= 2; t++) {
         k = net[i] " " t
-        printf "%-15s %d thread%-3s %11.3f %5.0f %%", title[net[i]], t, t > 1 ? "s" : "", middle("nntrain " k), spread("nntrain " k)
+        printf "%-15s %d thread%-3s %11.3f %5.0f %%", title[net[i]], t, (t > 1 ? "s" : ""), middle("nntrain " k), spread("nntrain " k)
         if (torch) printf " %12.3f %5.0f %% %12.3f %8.2fx %8.2fx", middle("torch " k), spread("torch " k), middle("torch_best " k),
             ratio("nntrain " k, "torch " k), ratio("nntrain " k, "torch_best " k)
         print ""
@@ -48,7 +48,7 @@ END {
     for (t = 1; t <= 2; t++) {
         peak = middle("nntrain peak " t)
         share = peak > 0 ? 100 * ratio("nntrain peak " t, "nntrain gemm " t) : 0
-        printf "%15s %d thread%-3s %11.1f %12.1f %7.0f %%", "", t, t > 1 ? "s" : "", middle("nntrain gemm " t), peak, share
+        printf "%15s %d thread%-3s %11.1f %12.1f %7.0f %%", "", t, (t > 1 ? "s" : ""), middle("nntrain gemm " t), peak, share
         if (torch) printf " %14.1f", middle("torch gemm " t)
         print ""
         printf "%s\n    {\"threads\": %d, \"gflops\": %.2f, \"peak_gflops\": %.2f, \"share\": %.3f}", sep, t, middle("nntrain gemm " t),
