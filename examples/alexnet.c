@@ -6,7 +6,8 @@
    Data:  none; each picture is stripes in noise, and the direction of the stripes is its class.
    Run:   ./alexnet [--steps 20] [--batch 16] [--classes 2] [--size 224] [--lr 0.0001] [--threads 0] [--workers 1]
           [--limit MIB]
-   Prints for the default: together 897.2 MiB, of which 870.0 do not depend on the batch; @@ALEXNET: mean loss, images/s on MACHINE@@ */
+   Prints for the default: together 897.2 MiB, of which 870.0 do not depend on the batch; mean loss 0.3329;
+   8 images/s on two busy cores of a Xeon with AVX-512. */
 #define NNTRAIN_IMPLEMENTATION
 #include "nntrain.h"
 
