@@ -11,6 +11,7 @@
 
    A complete program: trains on MNIST's pictures and saves the weights
 
+       #include <stdio.h>
        #define NNTRAIN_IMPLEMENTATION
        #include "nntrain.h"
        int main(void)
@@ -156,7 +157,7 @@
 
    LIMITS
      Sizes of a shape are ints; products of sizes are checked up to 2^62 and against size_t. A net has one input, one
-     loss and at most 65,534 layers. 256 threads, 8 backends, tensors of 1 to 4 sizes, error sentences of 511 bytes.
+     loss and at most 65,000 layers. 256 threads, 8 backends, tensors of 1 to 4 sizes, error sentences of 511 bytes.
      stb_image unpacks .gz files of less than 2 GiB.
 */
 #ifndef NNTRAIN_H
@@ -229,7 +230,7 @@ NNT_API void nnt_free(nnt_net *net);
    the next call with this net. A NULL net answers "out of memory", since that is how a NULL net comes about. */
 NNT_API const char *nnt_error(const nnt_net *net);
 
-/* The last error's code: after building a graph, whether it has an error, without compiling it. */
+/* The last error's code. After building a graph and before other calls: whether the graph has an error. */
 NNT_API nnt_result nnt_error_code(const nnt_net *net);
 
 /* ============================================================================
@@ -375,7 +376,8 @@ typedef struct nnt_optimizer {
     int   nesterov;                 /* SGD */
     float weight_decay;
     float beta1, beta2, eps;        /* Adam, AdamW */
-    float clip_norm;                /* 0: none; else gradients are scaled so that the norm over all is at most this */
+    float clip_norm;                /* 0: none; else gradients (after accumulation) are scaled so that the norm over all
+                                       is at most this */
     int   accumulate;               /* batches an update: the gradient is that of their samples taken as one batch */
     /* The learning rate of update s (from 0) is nnt_learning_rate(&o, s): first a linear warm-up from
        lr * warmup_start over warmup_steps, then the schedule on s - warmup_steps. */
@@ -437,8 +439,8 @@ typedef struct nnt_memory {
 /* Figures of nnt_compile without taking any memory on the device. */
 NNT_API nnt_result nnt_plan(nnt_net *net, nnt_node loss, nnt_compile_desc desc, nnt_memory *out);
 
-/* The choice that memory_limit and extra_work have: at most cap points, memory ascending. Returns how many, 0 after an
-   error. memory_limit, extra_work and recompute of desc are not looked at. */
+/* The choice that memory_limit and extra_work have: at most cap points (cap at least 2), memory ascending. Returns
+   how many, 0 after an error. memory_limit, extra_work and recompute of desc are not looked at. */
 typedef struct nnt_plan_point { size_t total; double extra_work; } nnt_plan_point;
 NNT_API int nnt_plan_curve(nnt_net *net, nnt_node loss, nnt_compile_desc desc, nnt_plan_point *out, int cap);
 
@@ -625,6 +627,8 @@ typedef struct nnt_fit_desc {
     nnt_callback  callback;         /* nnt_progress for a ready-made one; or NULL */
     void         *user;
 } nnt_fit_desc;
+/* The loader goes on where it is: after a stop in the middle of an epoch, the first epoch is the rest of that one. Batches
+   must not be larger than the compiled one (nnt_evaluate takes any). One loader should not serve training and validation. */
 NNT_API nnt_result nnt_fit(nnt_net *net, nnt_loader *loader, nnt_fit_desc d);
 
 /* The last nnt_fit, epoch by epoch: what its callbacks were told with NNT_EVENT_EPOCH. Valid until the next nnt_fit. */
@@ -936,6 +940,7 @@ static int64_t nnti_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
    ============================================================================ */
 
 #define NNTI_ALIGN ((size_t)64)
+#define NNTI_TOO_LARGE (SIZE_MAX >> 12)     /* more bytes than any memory has; sums of some hundred don't wrap */
 
 /* *out = a * b; 0 when that does not fit. */
 static int nnti_mul_size(size_t a, size_t b, size_t *out)
@@ -4646,8 +4651,8 @@ static size_t nnti_cpu_conv_data_workspace(const nnti_exec *e, const nnt_op *op,
     int i, j;
     (void)batch;
     if (nnti_conv_is_odd(op)) return 0;
-    for (i = 0; i < op->stride_h; i++)
-        for (j = 0; j < op->stride_w; j++) {
+    for (i = 0; i < nnti_min(op->stride_h, op->in_h); i++)         /* phases from the input's size on have no rows */
+        for (j = 0; j < nnti_min(op->stride_w, op->in_w); j++) {
             const nnti_taps t = nnti_conv_data_plan(e, op, i, j);
             const size_t bytes = nnti_taps_workspace(e, &t);
             if (bytes > most) most = bytes;
@@ -4658,8 +4663,8 @@ static void nnti_cpu_conv_data(const nnti_exec *e, const nnt_op *op, const nnt_r
 {
     int i, j;
     if (nnti_conv_is_odd(op)) { nnti_conv_c_data(op, run); return; }
-    for (i = 0; i < op->stride_h; i++)
-        for (j = 0; j < op->stride_w; j++) {
+    for (i = 0; i < nnti_min(op->stride_h, op->in_h); i++)         /* phases from the input's size on have no rows */
+        for (j = 0; j < nnti_min(op->stride_w, op->in_w); j++) {
             nnti_taps t = nnti_conv_data_plan(e, op, i, j);
             t.x = (const float *)op->at[NNT_GY];
             t.g.c = (float *)op->at[NNT_GX];
@@ -6150,10 +6155,14 @@ static int nnti_fused_samples(int64_t values)       /* of one sample's map */
     return (int)nnti_max64(1, nnti_min64(64, NNTI_FUSED_BYTES / (int64_t)sizeof(float) / values));
 }
 static int64_t nnti_mid_size(const nnt_op *op) { return (int64_t)op->out_c * op->mid_h * op->mid_w; }
-static size_t nnti_fused_map_bytes(int64_t values)
+/* Bytes of so many samples' values; of sizes that pass every memory a number that does so too, and of which sums don't wrap. */
+static size_t nnti_fused_bytes(int64_t values, int samples)
 {
-    return nnti_round_up((size_t)(values * nnti_fused_samples(values)) * sizeof(float), NNTI_ALIGN);
+    const int64_t n = nnti_mul64(values, samples);
+    if (n < 0 || (uint64_t)n > NNTI_TOO_LARGE / sizeof(float)) return NNTI_TOO_LARGE;
+    return nnti_round_up((size_t)n * sizeof(float), NNTI_ALIGN);
 }
+static size_t nnti_fused_map_bytes(int64_t values) { return nnti_fused_bytes(values, nnti_fused_samples(values)); }
 /* The convolution (or batch norm) inside of a fused op, on the workspace behind the map. */
 static nnt_op nnti_fused_front(const nnt_op *op, int kind, size_t map_bytes)
 {
@@ -6161,7 +6170,7 @@ static nnt_op nnti_fused_front(const nnt_op *op, int kind, size_t map_bytes)
     front.kind = kind;
     front.out_h = op->mid_h;
     front.out_w = op->mid_w;
-    front.workspace = (char *)op->workspace + map_bytes;
+    front.workspace = op->workspace ? (char *)op->workspace + map_bytes : NULL;
     front.workspace_bytes = op->workspace_bytes - nnti_min_size(map_bytes, op->workspace_bytes);
     return front;
 }
@@ -6194,7 +6203,7 @@ static void *nnti_skip_aux(const nnt_op *op, int64_t values)
 static size_t nnti_fused_forward_bytes(const nnt_op *op)
 {
     const int64_t mid = nnti_mid_size(op);
-    return nnti_fused_map_bytes(mid) + nnti_round_up((size_t)(nnti_out_size(op) * nnti_fused_samples(mid)) * sizeof(float), NNTI_ALIGN);
+    return nnti_fused_map_bytes(mid) + nnti_fused_bytes(nnti_out_size(op), nnti_fused_samples(mid));
 }
 /* X ... -> Y AUX, the front being CONV or BN_APPLY or BN_EVAL. Without Y only AUX is wanted: Y goes to the workspace. */
 static void nnti_fused_forward(const nnti_exec *e, const nnt_op *op, const nnt_run *run, int front_kind)
@@ -6390,7 +6399,7 @@ static void nnti_cpu_bn_pool_grad(const nnti_exec *e, const nnt_op *op, const nn
 static size_t nnti_cpu_bn_pool_grad_workspace(const nnti_exec *e, const nnt_op *op, int batch)
 {
     (void)batch;
-    return (size_t)nnti_pool_threads(e->pool) * nnti_round_up((size_t)op->mid_h * (size_t)op->mid_w * sizeof(float), NNTI_ALIGN);
+    return nnti_fused_bytes(nnti_mul64(op->mid_h, op->mid_w) + (int64_t)NNTI_ALIGN, nnti_pool_threads(e->pool));
 }
 
 /* ============================================================================
@@ -6420,7 +6429,7 @@ typedef struct nnti_node {
 enum { NNTI_PARAM_TRAINED = 0, NNTI_PARAM_RUNNING, NNTI_PARAM_CONSTANT };
 
 typedef struct nnti_param {
-    char   *name;                   /* "conv1.weight", made when names are final; CONSTANT has none */
+    char   *name;                   /* "conv1.weight", made by nnt_plan or nnt_compile; CONSTANT has none */
     int     kind, node;
     const char *suffix;             /* "weight" */
     int     rank;
@@ -6499,7 +6508,7 @@ struct nnt_net {
     int          *edges;            /* indices of nodes */
     size_t        edge_cap;
     int           edge_count;
-    int           kinds[NNTI_NODE_KINDS];
+    int           kinds[NNTI_NODE_KINDS], acts[NNT_ACT_GELU + 1];     /* nodes of each kind, activations of each function */
     nnti_param   *params;
     size_t        param_cap;
     int           param_count;
@@ -6523,7 +6532,9 @@ struct nnt_net {
     nnt_loss      last_loss;
     double        last_finite;      /* loss of the last step that had a finite one */
     nnt_progress_info *history;
-    int           history_count, history_cap;
+    int           history_count;
+    size_t        history_cap;
+    int           fitting;          /* inside of nnt_fit */
 };
 
 static const char *const nnti_kind_names[NNTI_NODE_KINDS] = {
@@ -6598,9 +6609,7 @@ static int nnti_draft(nnti_node *n, int kind, int variant, const nnt_node *input
     n->weight = n->bias = n->running = -1;
     n->number = net->kinds[kind] + 1;
     if (kind == NNTI_NODE_ACT) {            /* relu1, tanh1: numbered by function */
-        n->number = 1;
-        for (i = 0; i < net->node_count; i++)
-            if (net->nodes[i].kind == kind && net->nodes[i].geometry.variant == variant) n->number++;
+        n->number = net->acts[variant] + 1;
     }
     if (net->compiled) {
         nnti_fail(net, NNT_ERR_STATE, n, "the net is compiled; layers can't be added any more");
@@ -6658,6 +6667,7 @@ static nnt_node nnti_finish(nnti_node *n, const nnt_node *inputs, int count)
     n->geometry.out_h = n->shape[1];
     n->geometry.out_w = n->shape[2];
     net->kinds[n->kind]++;
+    if (n->kind == NNTI_NODE_ACT) net->acts[n->geometry.variant]++;
     net->nodes[net->node_count++] = *n;
     out.net = net;
     out.id = net->node_count;
@@ -6751,6 +6761,12 @@ NNT_API nnt_node nnt_name(nnt_node x, const char *name)
     n->name = (char *)nnti_alloc(&x.net->a, length);
     if (!n->name) return nnti_out_of_memory(x.net);
     memcpy(n->name, name, length);
+    for (i = 0; i < x.net->param_count; i++) {      /* nnt_plan may have made names from the old one */
+        nnti_param *p = &x.net->params[i];
+        if (p->node != x.id - 1 || !p->name) continue;
+        nnti_free(&x.net->a, p->name, strlen(p->name) + 1);
+        p->name = NULL;
+    }
     return x;
 }
 
@@ -6964,6 +6980,8 @@ static nnt_node nnti_pool_node(nnt_node x, int kind, nnt_pool_desc d)
     if (!nnti_set_window(x.net, &n, d.kernel, d.kernel_w, d.stride, d.stride_w, d.pad, d.pad_w, 1, 1)) return nnti_invalid(x.net);
     if (d.pad > d.kernel / 2 || d.pad_w > d.kernel_w / 2)
         return nnti_fail(x.net, NNT_ERR_ARGUMENT, &n, "padding %dx%d is more than half of the kernel %dx%d", d.pad, d.pad_w, d.kernel, d.kernel_w);
+    if (kind == NNTI_NODE_MAXPOOL && (int64_t)d.kernel * d.kernel_w > INT_MAX)
+        return nnti_fail(x.net, NNT_ERR_SHAPE, &n, "kernel %dx%d has more than 2^31 - 1 values", d.kernel, d.kernel_w);
     if (!nnti_check_window(x.net, &n)) return nnti_invalid(x.net);
     n.shape[1] = nnti_pool_size(g->in_h, d.kernel, d.stride, d.pad, d.ceil_mode);
     n.shape[2] = nnti_pool_size(g->in_w, d.kernel_w, d.stride_w, d.pad_w, d.ceil_mode);
@@ -7077,7 +7095,8 @@ NNT_API nnt_node nnt_add(nnt_node a, nnt_node b)
     char sa[NNTI_SHAPE_TEXT], sb[NNTI_SHAPE_TEXT];
     in[0] = a;
     in[1] = b;
-    if (!nnti_draft(&n, NNTI_NODE_ADD, 0, in, 2)) return nnti_invalid(a.net ? a.net : b.net);
+    if (!a.net && b.net) return nnti_fail(b.net, NNT_ERR_ARGUMENT, NULL, "add: input 1 is not a node");
+    if (!nnti_draft(&n, NNTI_NODE_ADD, 0, in, 2)) return nnti_invalid(a.net);
     other = nnti_get(b);
     if (memcmp(n.shape, other->shape, sizeof n.shape) != 0)
         return nnti_fail(a.net, NNT_ERR_SHAPE, &n, "shapes differ: %s and %s", nnti_shape_text(sa, n.shape), nnti_shape_text(sb, other->shape));
@@ -7091,6 +7110,8 @@ NNT_API nnt_node nnt_concat_n(const nnt_node *x, int count)
     int i;
     char sa[NNTI_SHAPE_TEXT], sb[NNTI_SHAPE_TEXT];
     if (!x || count < 1) return nnti_invalid(NULL);
+    for (i = 1; !x[0].net && i < count; i++)
+        if (x[i].net) return nnti_fail(x[i].net, NNT_ERR_ARGUMENT, NULL, "concat: input 1 is not a node");
     if (!nnti_draft(&n, NNTI_NODE_CONCAT, 0, x, count)) return nnti_invalid(x[0].net);
     if (count < 2) return nnti_fail(x[0].net, NNT_ERR_ARGUMENT, &n, "%d input; it needs at least 2", count);
     for (i = 0; i < count; i++) {
@@ -9257,7 +9278,7 @@ static size_t nnti_values_bytes(const nnti_lowering *l, int64_t per_sample, size
     size_t bytes;
     if (count < 0 || (uint64_t)count > SIZE_MAX / element) return 0;
     bytes = (size_t)count * element;
-    return bytes > SIZE_MAX - NNTI_ALIGN ? 0 : nnti_round_up(bytes, NNTI_ALIGN);
+    return bytes >= NNTI_TOO_LARGE ? 0 : nnti_round_up(bytes, NNTI_ALIGN);
 }
 /* A new value of so many bytes (0: a size that passed size_t, which fails); its index. */
 static int nnti_new_value(nnti_lowering *l, int kind, int node, const char *what, size_t bytes)
@@ -9356,7 +9377,7 @@ static void nnti_use(nnti_lowering *l, int op, int role, int value)
     v->first = nnti_min(v->first, op);
     v->last = nnti_max(v->last, op);
 }
-/* Parameters are named by ~index until addresses are known: operands below -1. */
+/* Parameter i is operand -2 - i until addresses are known. */
 static void nnti_use_param(nnti_lowering *l, int op, int role, int param)
 {
     if (!l->failed && param >= 0) l->p->operands[op * NNT_ROLES + role] = -2 - param;
@@ -9418,6 +9439,7 @@ static int nnti_fusable_pool(const nnti_lowering *l, int node, int *relu)
         *relu = next;
         next = nnti_only_reader(l, next);
     }
+    if (l->net->nodes[node].keep || (*relu && l->net->nodes[*relu].keep)) return -1;    /* there has to be a value to keep */
     return next >= 0 && l->net->nodes[next].kind == NNTI_NODE_MAXPOOL ? next : -1;
 }
 /* A conv or batchnorm op that pools as well: sizes, output and window indices are the maxpool's. */
@@ -10403,12 +10425,28 @@ static int nnti_staging_begin(nnti_staging *s, nnt_net *net, nnti_plan *plan, in
     s->cut[0] = plan->x[0];
     return 1;
 }
+/* At most so many stages: neighbours become one. Planning takes time with the third power of their number. */
+static void nnti_merge_stages(nnti_staging *s, int most)
+{
+    int each = (s->stages + most - 1) / most, t, k;
+    if (each <= 1) return;
+    for (t = 0; t <= s->p->loss_op; t++) s->stage_of[t] /= each;
+    for (k = 0; k * each < s->stages; k++) s->cut[k] = s->cut[k * each];
+    s->stages = k;
+}
 /* at: node -> value of its output, as lowering left it. */
-static void nnti_cut_stages(nnti_staging *s, const int *at, int *node_stage)
+static void nnti_cut_stages(nnti_staging *s, const int *at, int most, int *node_stage)
 {
     int i, t;
     nnti_cut_forward(s);
-    for (i = 0; i < s->net->node_count; i++) node_stage[i] = at[i] >= 0 && s->maker[at[i]] >= 0 ? s->stage_of[s->maker[at[i]]] : 0;
+    nnti_merge_stages(s, most);
+    for (i = s->net->node_count - 1; i >= 0; i--) {     /* what is fused with its pooling has no value: as its reader */
+        int k;
+        if (at[i] >= 0) node_stage[i] = s->maker[at[i]] >= 0 ? s->stage_of[s->maker[at[i]]] : 0;
+        else
+            for (k = i + 1, node_stage[i] = 0; k < s->net->node_count; k++)
+                if (s->net->nodes[k].inputs && nnti_input_of(s->net, k, 0) == i) { node_stage[i] = node_stage[k]; break; }
+    }
     if (nnti_cut_backward(s, node_stage)) return;
     for (t = 0; t < s->p->count; t++) s->stage_of[t] = 0;   /* a graph that is no chain: one stage, nothing made again */
     s->stages = 1;
@@ -10431,6 +10469,13 @@ static nnti_ask nnti_ask_of(const nnt_compile_desc *d, int64_t space, double ste
         ask.extra = (double)d->extra_work * step_work;
     }
     return ask;
+}
+enum { NNTI_MOST_STAGES = 192 };
+
+static int nnti_wants_recompute(const nnt_net *net, const nnt_compile_desc *d)
+{
+    if (net->checkpoint_segments || d->recompute == NNT_RECOMPUTE_LEAST_MEMORY || d->recompute == NNT_RECOMPUTE_SEGMENTS) return 1;
+    return d->recompute == NNT_RECOMPUTE_AUTO && (d->memory_limit > 0 || d->extra_work > 0);
 }
 /* The segment of each stage, 0: kept. The stages of the marked layers in runs of equal count; the last run is kept. */
 static void nnti_mark_segments(const nnt_net *net, const nnti_staging *s, const int *node_stage, int *segment)
@@ -10461,7 +10506,7 @@ static nnt_result nnti_schedule_training(nnt_net *net, nnti_plan *plan, const nn
     if (nnti_staging_begin(&s, net, plan, d->batch) && node_stage && segment) {
         for (i = 0; i < s.values; i++)
             if (s.v[i].persistent) { s.v[i].offset = persistent; persistent += s.v[i].bytes; }
-        nnti_cut_stages(&s, at, node_stage);
+        nnti_cut_stages(&s, at, nnti_wants_recompute(net, d) || curve ? NNTI_MOST_STAGES : NNTI_EXACT_STAGES, node_stage);
         nnti_make_chain(&s, at);
         r = (nnt_result)s.failed;
         if (!r) r = nnti_chain_end(&s.chain, NNTI_ALIGN, &net->error);
@@ -10469,8 +10514,8 @@ static nnt_result nnti_schedule_training(nnt_net *net, nnti_plan *plan, const nn
         planned = !r;
     }
     if (planned) {
-        const nnti_front *f = nnti_planner_front(&planner);
-        int64_t space = d->memory_limit > fixed + persistent ? (int64_t)(d->memory_limit - fixed - persistent) : 0;
+        size_t left = d->memory_limit > fixed + persistent ? d->memory_limit - fixed - persistent : 0;
+        int64_t space = (uint64_t)left > (uint64_t)INT64_MAX ? INT64_MAX : (int64_t)left;
         double work = nnti_planner_step_work(&planner);
         if (step_work) *step_work = work;
         m->total_least = fixed + persistent + (size_t)nnti_planner_least(&planner);
@@ -10501,7 +10546,6 @@ static nnt_result nnti_schedule_training(nnt_net *net, nnti_plan *plan, const nn
                 if (!nnti_apply_schedule(&s, &q, plan, persistent)) r = NNT_ERR_MEMORY;
             }
         }
-        (void)f;
         nnti_schedule_free(&net->a, &q);
         nnti_planner_free(&planner);
     }
@@ -10576,7 +10620,10 @@ static void nnti_add_workspace(nnti_lowering *l, const nnti_open_device *on)
         nnt_op *op = &l->p->ops[i];
         size_t bytes = on->backend->workspace(on->device, op, l->batch);
         int v;
-        if (bytes > SIZE_MAX / 4) bytes = SIZE_MAX / 4;
+        if (bytes >= NNTI_TOO_LARGE) {
+            nnti_new_value(l, NNTI_VALUE_WORKSPACE, op->node - 1, "workspace", 0);      /* says so */
+            return;
+        }
         op->workspace_bytes = bytes;
         if (!bytes || l->training) continue;        /* >>schedule finds places for those of training */
         v = nnti_new_value(l, NNTI_VALUE_WORKSPACE, op->node - 1, "workspace", bytes > SIZE_MAX - NNTI_ALIGN ? 0 : nnti_round_up(bytes, NNTI_ALIGN));
@@ -10742,6 +10789,8 @@ static nnt_result nnti_make_plan(nnt_net *net, int target, const nnt_compile_des
         return nnti_set_error(&net->error, NNT_ERR_MEMORY, "compile: batch %d passes the address space; use a smaller batch", d->batch);
     }
     if (!trains) m->total_store_all = m->total_least = m->total;
+    if (m->total_least < wish->floor) m->total_least = wish->floor;
+    if (m->total_store_all < wish->floor) m->total_store_all = wish->floor;
     return NNT_OK;
 }
 
@@ -12278,7 +12327,7 @@ NNT_API void nnt_free(nnt_net *net)
     nnti_free(&a, net->nodes, net->node_cap * sizeof *net->nodes);
     nnti_free(&a, net->edges, net->edge_cap * sizeof *net->edges);
     nnti_free(&a, net->params, net->param_cap * sizeof *net->params);
-    nnti_free(&a, net->history, (size_t)net->history_cap * sizeof *net->history);
+    nnti_free(&a, net->history, net->history_cap * sizeof *net->history);
     nnti_free(&a, net, sizeof *net);
 }
 NNT_API const char *nnt_error(const nnt_net *net) { return net ? net->error.text : "out of memory"; }
@@ -12655,8 +12704,8 @@ static nnt_tensor *nnti_new_tensor(nnt_net *net, nnti_open_device *on, int rank,
     t->view = view != NULL;
     t->data = view ? view : (float *)on->backend->alloc(on->device, (size_t)t->count * sizeof(float));
     if (!t->data) {
-        nnti_free(&net->a, t, sizeof *t);
         nnti_set_error(&net->error, NNT_ERR_MEMORY, "tensor: device '%s' is out of memory: %B are needed", on->text, (size_t)t->count * sizeof(float));
+        nnti_free(&net->a, t, sizeof *t);
         return NULL;
     }
     t->next = net->tensors;
@@ -12853,6 +12902,11 @@ NNT_API size_t nnt_memory_report(const nnt_net *net, char *text, size_t cap)
     if (net->trains) {
         nnti_put(&t, "  keeping all: %B; least possible: %B; this plan makes %d of %d ops again, +%g %% of a step's work\n", m->total_store_all, m->total_least,
                  m->recomputed_ops, m->ops_train, floor(1000.0 * m->extra_work + 0.5) / 10.0);
+    }
+    if (!s.p->count) {
+        nnti_put(&t, "nothing is computed\n");
+        nnti_text_end(&t);
+        return t.length;
     }
     nnti_put(&t, "at the peak (%B): op %d, %s of '%s', %s\n", m->peak, m->peak_op, nnti_op_names[s.p->ops[m->peak_op].kind],
              nnti_node_name(&net->nodes[s.p->ops[m->peak_op].node - 1], name), nnti_phase_names[s.p->ops[m->peak_op].phase]);
@@ -14175,11 +14229,11 @@ NNT_API nnt_result nnt_step(nnt_net *net, const nnt_batch *batch, float *loss)
     if (!r) r = nnti_check_batch(net, batch, "step", 0);
     if (!r) r = nnti_check_batchnorm(net, batch->count, "step");
     if (!r) r = nnti_forward_backward(net, batch, "step", &run);
-    if (!r) r = nnti_run_ops(net, p, p->count - p->update_ops, p->count, &run, "step");
     if (r) return r;
     net->pending++;
     net->pending_weight += net->last_loss.weight;
     if (net->pending >= nnti_accumulates(net)) r = nnti_apply_update(net, "step");
+    if (!r) r = nnti_run_ops(net, p, p->count - p->update_ops, p->count, &run, "step");     /* running statistics */
     if (r) return r;
     net->steps++;
     net->last_finite = nnti_mean_loss(&net->last_loss);
@@ -14266,7 +14320,7 @@ NNT_API nnt_result nnt_predict(nnt_net *net, const float *x, int64_t count, floa
 }
 
 /* ============================================================================
-   >>fit    Whole runs: evaluation, epochs, progress; uses public functions only
+   >>fit    Whole runs: evaluation, epochs, progress
    ============================================================================ */
 
 /* The error of a loader or of its data set becomes the net's. */
@@ -14416,7 +14470,7 @@ static nnt_result nnti_fit_epoch(nnt_net *net, nnt_loader *loader, const nnt_fit
     return r;
 }
 
-NNT_API nnt_result nnt_fit(nnt_net *net, nnt_loader *loader, nnt_fit_desc d)
+static nnt_result nnti_fit(nnt_net *net, nnt_loader *loader, nnt_fit_desc d)
 {
     double start = nnti_seconds(), waited;
     nnt_progress_info p;
@@ -14424,6 +14478,7 @@ NNT_API nnt_result nnt_fit(nnt_net *net, nnt_loader *loader, nnt_fit_desc d)
     nnt_batch probe;
     nnt_result r;
     int epochs = d.epochs ? d.epochs : 1, batch;
+    void *history;
     if (!net) return NNT_ERR_ARGUMENT;
     memset(&probe, 0, sizeof probe);
     r = nnti_ready_to_train(net, "fit");
@@ -14438,11 +14493,10 @@ NNT_API nnt_result nnt_fit(nnt_net *net, nnt_loader *loader, nnt_fit_desc d)
     if (nnt_loader_batches(loader) < 1) return nnti_set_error(&net->error, NNT_ERR_DATA, "fit: the loader has no batch in an epoch; it has fewer samples than a batch and drop_last");
     r = nnti_check_last_batch(net, loader, batch, nnt_loader_batches(loader));
     if (r) return r;
-    nnti_free(&net->a, net->history, (size_t)net->history_cap * sizeof *net->history);
-    net->history_cap = net->history_count = 0;
-    net->history = (nnt_progress_info *)nnti_zalloc(&net->a, (size_t)epochs, sizeof *net->history);
-    if (!net->history) return nnti_set_error(&net->error, NNT_ERR_MEMORY, "fit: out of memory");
-    net->history_cap = epochs;
+    nnti_free(&net->a, net->history, net->history_cap * sizeof *net->history);
+    net->history = NULL;
+    net->history_cap = 0;
+    net->history_count = 0;
     nnti_clear_error(&net->error);
 
     memset(&p, 0, sizeof p);
@@ -14464,10 +14518,25 @@ NNT_API nnt_result nnt_fit(nnt_net *net, nnt_loader *loader, nnt_fit_desc d)
             p.has_validation = 1;
         }
         nnti_estimate(&p, start);
+        history = net->history;
+        if (!nnti_grow(&net->a, &history, &net->history_cap, (size_t)net->history_count + 1, sizeof *net->history))
+            return nnti_set_error(&net->error, NNT_ERR_MEMORY, "fit: out of memory");
+        net->history = (nnt_progress_info *)history;
         net->history[net->history_count++] = p;
         if (d.callback && d.callback(d.user, net, &p)) return nnti_set_error(&net->error, NNT_ERR_STOPPED, "fit: the callback stopped it after epoch %d", p.epoch);
     }
     return NNT_OK;
+}
+
+NNT_API nnt_result nnt_fit(nnt_net *net, nnt_loader *loader, nnt_fit_desc d)
+{
+    nnt_result r;
+    if (!net) return NNT_ERR_ARGUMENT;
+    if (net->fitting) return nnti_set_error(&net->error, NNT_ERR_STATE, "fit: called from a callback of an nnt_fit of the same net");
+    net->fitting = 1;
+    r = nnti_fit(net, loader, d);
+    net->fitting = 0;
+    return r;
 }
 
 NNT_API const nnt_progress_info *nnt_history(const nnt_net *net, int *epochs)
@@ -14514,7 +14583,7 @@ NNT_API size_t nnt_summary(const nnt_net *net, char *text, size_t cap)
         nnti_put(&t, "%-24s%-18s%-18s%12I", nnti_node_name(n, name), nnti_node_kind_name(n), nnti_is_loss(n) ? "loss" : nnti_shape_text(shape, n->shape), nnti_node_params(net, i));
         nnti_put_count(&t, n->flops, 10);
         nnti_put_char(&t, '\n');
-        params += nnti_node_params(net, i);
+        params = nnti_min64(params, INT64_MAX - nnti_node_params(net, i)) + nnti_node_params(net, i);
         flops += n->flops;
     }
     nnti_put(&t, "%I parameters, ", params);
@@ -14551,6 +14620,7 @@ NNT_API int nnt_progress(void *user, nnt_net *net, const nnt_progress_info *p)
     nnti_text t = nnti_text_begin(line, sizeof line);
     int terminal = nnti_stderr_is_terminal(), i;
     (void)user; (void)net;
+    if (!p) return 0;
     if (p->event == NNT_EVENT_STEP) {
         /* about 200 refreshes an epoch, always the last */
         int64_t every = nnti_max64(1, p->batches / 200);
@@ -14588,7 +14658,7 @@ NNT_API int nnt_progress(void *user, nnt_net *net, const nnt_progress_info *p)
 #endif
 
 #ifndef NNT_NO_STDIO
-/* Part of >>public: files.
+/* Weights of a net as a file.
    Assumes, from the net's sections:
      static int        nnti_net_tensor_count(const nnt_net *net);
      static nnt_result nnti_net_tensor_get(nnt_net *net, int i, nnti_file_tensor *t);     name and sizes; data untouched

@@ -400,6 +400,121 @@ static void tensors_that_cannot_be(void)
     nnt_free(net);
 }
 
+/* Sizes that are possible one by one and absurd together are refused before anything is taken. */
+static void absurd_sizes_are_refused(void)
+{
+    nnt_net *net = nnt_new(NULL);
+    nnt_conv_desc c = conv_of(4, 2);
+    nnt_pool_desc p = pool_of(1 << 30);
+    nnt_compile_desc d = usual();
+    nnt_memory m;
+    nnt_node x = nnt_input(net, 1, 1, 1);
+    c.pad = 1 << 29;
+    p.stride = 1;
+    x = nnt_maxpool_ex(nnt_conv2d_ex(x, c), p);
+    CHECK_TEXT(nnt_error(net), "maxpool 'maxpool1' (op 3): kernel 1073741824x1073741824 has more than 2^31 - 1 values");
+    nnt_free(net);
+    net = nnt_new(NULL);
+    p.kernel_w = 1;
+    x = nnt_maxpool_ex(nnt_conv2d_ex(nnt_input(net, 1, 1, 1), c), p);
+    CHECK(nnt_compile(net, nnt_cross_entropy(nnt_linear(nnt_global_avgpool(x), 3)), d) == NNT_ERR_MEMORY);
+    CHECKF(strstr(nnt_error(net), "passes the address space") != NULL, "%s", nnt_error(net));
+    nnt_free(net);
+    net = nnt_new(NULL);
+    x = nnt_conv2d_ex(nnt_input(net, 1, 1, 1), c);
+    CHECK(nnt_plan(net, nnt_mse(x), d, &m) == NNT_ERR_MEMORY);
+    nnt_free(net);
+    net = nnt_new(NULL);                    /* a stride far beyond the input is one row, not many */
+    c = conv_of(2, 3);
+    c.stride = 20000;
+    c.pad = 1;
+    x = nnt_linear(nnt_conv2d_ex(nnt_conv2d(nnt_input(net, 1, 8, 8), 2, 3, 1, 1), c), 3);
+    CHECKF(nnt_compile(net, nnt_cross_entropy(x), d) == NNT_OK, "%s", nnt_error(net));
+    nnt_free(net);
+}
+static void names_given_after_planning_count(void)
+{
+    nnt_net *net = nnt_new(NULL);
+    nnt_node a = nnt_linear(nnt_input(net, 2, 1, 1), 3), loss = nnt_cross_entropy(a);
+    nnt_memory m;
+    CHECK(nnt_plan(net, loss, usual(), &m) == NNT_OK);
+    nnt_name(a, "first");
+    CHECK(nnt_compile(net, loss, usual()) == NNT_OK);
+    CHECK_TEXT(nnt_param_name(net, 0), "first.weight");
+    nnt_free(net);
+}
+static void an_unlimited_limit_makes_nothing_again(void)
+{
+    nnt_net *net = nnt_new(NULL);
+    nnt_node loss = nnt_cross_entropy(nnt_linear(nnt_relu(nnt_conv2d(nnt_relu(nnt_conv2d(nnt_input(net, 1, 8, 8), 4, 3, 1, 1)), 4, 3, 1, 1)), 3));
+    nnt_compile_desc d = usual();
+    nnt_memory m;
+    d.memory_limit = (size_t)-1;
+    CHECK(nnt_plan(net, loss, d, &m) == NNT_OK && m.recomputed_ops == 0);
+    nnt_free(net);
+}
+static void nodes_without_a_net_are_noticed_by_the_other(void)
+{
+    nnt_net *net = nnt_new(NULL);
+    nnt_node nothing, x = nnt_input(net, 1, 2, 2), both[2];
+    memset(&nothing, 0, sizeof nothing);
+    nnt_add(nothing, x);
+    CHECK_TEXT(nnt_error(net), "add: input 1 is not a node");
+    nnt_free(net);
+    net = nnt_new(NULL);
+    both[0] = nothing;
+    both[1] = nnt_input(net, 1, 2, 2);
+    nnt_concat_n(both, 2);
+    CHECK_TEXT(nnt_error(net), "concat: input 1 is not a node");
+    nnt_free(net);
+}
+static nnt_loader *inner_loader;
+static int fits_again(void *user, nnt_net *net, const nnt_progress_info *p)
+{
+    nnt_fit_desc f;
+    (void)user; (void)p;
+    memset(&f, 0, sizeof f);
+    CHECK(nnt_fit(net, inner_loader, f) == NNT_ERR_STATE);
+    CHECK_TEXT(nnt_error(net), "fit: called from a callback of an nnt_fit of the same net");
+    return 0;
+}
+static void fitting_inside_of_a_fit_is_refused(void)
+{
+    nnt_net *net = nnt_new(NULL);
+    nnt_node loss = nnt_cross_entropy(small_net(net));
+    float x[10 * 4] = { 0 };
+    int32_t labels[10] = { 0 };
+    nnt_arrays_desc a;
+    nnt_loader_desc l;
+    nnt_fit_desc f;
+    nnt_dataset *data;
+    memset(&a, 0, sizeof a);
+    memset(&l, 0, sizeof l);
+    memset(&f, 0, sizeof f);
+    a.count = 10; a.channels = 2; a.height = 2; a.width = 1; a.x = x; a.labels = labels;
+    l.batch = 4;
+    data = nnt_dataset_arrays(a, NULL);
+    inner_loader = nnt_loader_new(data, l, NULL);
+    f.callback = fits_again;
+    f.epochs = 2;
+    CHECK(nnt_compile(net, loss, usual()) == NNT_OK && nnt_fit(net, inner_loader, f) == NNT_OK);
+    nnt_free(net);
+    nnt_loader_free(inner_loader);
+    nnt_dataset_free(data);
+}
+static void a_net_that_computes_nothing_can_be_reported(void)
+{
+    nnt_net *net = nnt_new(NULL);
+    nnt_compile_desc d = usual();
+    char text[400];
+    memset(&d.optimizer, 0, sizeof d.optimizer);
+    CHECK(nnt_compile(net, nnt_dropout(nnt_flatten(nnt_input(net, 2, 2, 2)), 0.5f), d) == NNT_OK);
+    nnt_memory_report(net, text, sizeof text);
+    CHECKF(strstr(text, "nothing is computed") != NULL, "%s", text);
+    CHECK(nnt_progress(NULL, net, NULL) == 0);
+    nnt_free(net);
+}
+
 static void results_have_names(void)
 {
     CHECK_TEXT(nnt_result_name(NNT_OK), "NNT_OK");
@@ -442,6 +557,12 @@ int main(int argc, char **argv)
     TEST(gradients_that_wait_are_not_overwritten);
     TEST(runs_that_cannot_be);
     TEST(tensors_that_cannot_be);
+    TEST(absurd_sizes_are_refused);
+    TEST(names_given_after_planning_count);
+    TEST(an_unlimited_limit_makes_nothing_again);
+    TEST(nodes_without_a_net_are_noticed_by_the_other);
+    TEST(fitting_inside_of_a_fit_is_refused);
+    TEST(a_net_that_computes_nothing_can_be_reported);
     TEST(results_have_names);
     TEST(summary_lists_layers);
     return TEST_END();

@@ -713,6 +713,49 @@ static void marks_by_hand_choose_what_is_made_again(void)
         nnt_free(net);
     }
 }
+/* A mark on a layer that is fused with its pooling still stands for its place in the chain. */
+static void marks_on_fused_layers_count(void)
+{
+    nnt_net *net = nnt_new(NULL);
+    nnt_node x = nnt_input(net, 3, 32, 32), first, last;
+    int i, before = 0, inside = 0;
+    x = nnt_relu(nnt_conv2d(x, 8, 3, 1, 1));
+    first = nnt_conv2d(x, 8, 3, 1, 1);
+    x = nnt_maxpool(nnt_relu(first), 2, 2, 0);
+    x = nnt_relu(nnt_conv2d(x, 8, 3, 1, 1));
+    last = nnt_conv2d(x, 8, 3, 1, 1);
+    x = nnt_maxpool(nnt_relu(last), 2, 2, 0);
+    nnt_checkpoint_sequential(first, last, 2);
+    CHECKF(nnt_compile(net, nnt_cross_entropy(nnt_linear(x, 5)), usual(4)) == NNT_OK, "%s", nnt_error(net));
+    for (i = 0; i < net->plan.train.count; i++) {
+        const nnt_op *op = &net->plan.train.ops[i];
+        if (op->phase != NNT_PHASE_AGAIN) continue;
+        if (op->node < first.id) before++;
+        else inside++;
+    }
+    CHECKF(before == 0 && inside > 0, "%d before the mark, %d inside", before, inside);
+    nnt_free(net);
+}
+/* Depth costs no planning when nothing is asked for. */
+static void deep_nets_are_planned_quickly_and_exactly(void)
+{
+    int asked;
+    for (asked = 0; asked < 2; asked++) {
+        nnt_net *net = nnt_new(NULL);
+        nnt_node x = nnt_input(net, 4, 1, 1);
+        nnt_compile_desc d = usual(4);
+        nnt_memory m;
+        double start;
+        int i;
+        for (i = 0; i < 800; i++) x = nnt_relu(nnt_linear(x, 4));
+        if (asked) d.extra_work = 0.2f;
+        start = nnti_seconds();
+        CHECKF(nnt_plan(net, nnt_cross_entropy(x), d, &m) == NNT_OK, "%s", nnt_error(net));
+        printf("800 layers, %s: %.2f s\n", asked ? "20 % more work" : "keeping all", nnti_seconds() - start);
+        CHECK(asked ? m.recomputed_ops > 0 && m.extra_work <= 0.2001 : m.recomputed_ops == 0);
+        nnt_free(net);
+    }
+}
 static void memory_report_names_the_layers(void)
 {
     nnt_net *net = nnt_new(NULL);
@@ -746,6 +789,8 @@ int main(int argc, char **argv)
     TEST(budgets_are_kept_and_one_byte_less_than_the_least_is_refused);
     TEST(dumps_pass_an_independent_check);
     TEST(marks_by_hand_choose_what_is_made_again);
+    TEST(marks_on_fused_layers_count);
+    TEST(deep_nets_are_planned_quickly_and_exactly);
     TEST(memory_report_names_the_layers);
     return TEST_END();
 }
