@@ -10500,13 +10500,14 @@ static nnt_result nnti_schedule_training(nnt_net *net, nnti_plan *plan, const nn
     nnti_schedule q;
     nnti_ask ask;
     nnt_result r = NNT_ERR_MEMORY;
-    int *node_stage = (int *)nnti_zalloc(&net->a, (size_t)net->node_count, sizeof *node_stage), i, planned = 0;
+    int *node_stage = (int *)nnti_zalloc(&net->a, (size_t)net->node_count, sizeof *node_stage), i, planned = 0, most = NNTI_EXACT_STAGES;
     int *segment = (int *)nnti_zalloc(&net->a, ops + 1, sizeof *segment);
     memset(&q, 0, sizeof q);
     if (nnti_staging_begin(&s, net, plan, d->batch) && node_stage && segment) {
         for (i = 0; i < s.values; i++)
             if (s.v[i].persistent) { s.v[i].offset = persistent; persistent += s.v[i].bytes; }
-        nnti_cut_stages(&s, at, nnti_wants_recompute(net, d) || curve ? NNTI_MOST_STAGES : NNTI_EXACT_STAGES, node_stage);
+        if (nnti_wants_recompute(net, d) || curve) most = NNTI_MOST_STAGES;
+        nnti_cut_stages(&s, at, most, node_stage);
         nnti_make_chain(&s, at);
         r = (nnt_result)s.failed;
         if (!r) r = nnti_chain_end(&s.chain, NNTI_ALIGN, &net->error);
