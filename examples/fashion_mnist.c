@@ -3,7 +3,7 @@
    Build: cc -O2 -I. -I/usr/include/stb examples/fashion_mnist.c -o fashion_mnist -lm -pthread      (stb_image: inflate)
    Data:  Debian's package dataset-fashion-mnist, or a folder with its four .gz files.
    Run:   ./fashion_mnist [folder] [--epochs 5] [--threads 0] [--batch 64] [--lr 0.001] [--seed 1] [--out FILE]
-   Prints: test accuracy 92.48 % after 5 epochs, 93.32 % with --epochs 15; about 25 s an epoch on two cores of a Xeon with
+   Prints: test accuracy 92.48 % after 5 epochs, 93.32 % with --epochs 15; about 35 s an epoch on two cores of a Xeon with
    AVX-512 that do nothing else. */
 #define STB_IMAGE_IMPLEMENTATION
 #define STBI_ONLY_PNG                                   /* its zlib is all that this program wants */
