@@ -103,8 +103,8 @@
         nnt_dataset_shape describe it. nnt_loader_new makes batches of it.
      7. nnt_fit trains for some epochs, tells a callback (nnt_progress is one) and keeps nnt_history. Or a loop of one's
         own: nnt_loader_next, nnt_step; at the end nnt_update when gradients of several batches are accumulated.
-        nnt_loader_batches, nnt_loader_epoch, nnt_loader_wait_seconds, nnt_loader_dataset tell where a loader is,
-        nnt_loader_rewind puts it elsewhere. nnt_steps and nnt_last_loss tell what the net has done,
+        nnt_loader_batches, nnt_loader_epoch, nnt_loader_batch, nnt_loader_wait_seconds, nnt_loader_dataset tell where a
+        loader is, nnt_loader_rewind and nnt_loader_seek put it elsewhere. nnt_steps and nnt_last_loss tell what the net has done,
         nnt_set_learning_rate changes its pace, nnt_backward only makes gradients.
      8. nnt_evaluate gives loss, accuracy and confusion matrix; nnt_predict gives the net's answers.
      9. nnt_param_count, nnt_param_name, nnt_param and nnt_grad reach weights and gradients as tensors. nnt_tensor_new,
@@ -557,7 +557,9 @@ NNT_API int64_t      nnt_loader_batches(const nnt_loader *l);          /* a whol
 NNT_API nnt_result   nnt_loader_next(nnt_loader *l, nnt_batch *out);
 NNT_API double       nnt_loader_wait_seconds(const nnt_loader *l);     /* spent waiting in nnt_loader_next so far */
 NNT_API int64_t      nnt_loader_epoch(const nnt_loader *l);            /* of the next batch, from 0 */
+NNT_API int64_t      nnt_loader_batch(const nnt_loader *l);            /* its number in that epoch; nnt_loader_batches: none left */
 NNT_API nnt_result   nnt_loader_rewind(nnt_loader *l, int64_t epoch);  /* the next batch is the first of that epoch */
+NNT_API nnt_result   nnt_loader_seek(nnt_loader *l, int64_t epoch, int64_t batch);     /* or that one; the same samples come */
 
 /* ============================================================================
    Training
@@ -13947,6 +13949,7 @@ NNT_API nnt_dataset *nnt_loader_dataset(const nnt_loader *l) { return l ? l->dat
 NNT_API int64_t nnt_loader_batches(const nnt_loader *l) { return l && !l->broken ? l->batches : 0; }
 NNT_API double nnt_loader_wait_seconds(const nnt_loader *l) { return l ? l->wait_seconds : 0.0; }
 NNT_API int64_t nnt_loader_epoch(const nnt_loader *l) { return l ? l->epoch : 0; }
+NNT_API int64_t nnt_loader_batch(const nnt_loader *l) { return l ? l->batch : 0; }
 
 /* Samples of the largest batch that comes. For >>run; 0 when creation failed. */
 static int nnti_loader_batch_size(const nnt_loader *l) { return l && !l->broken ? l->rows : 0; }
@@ -13996,27 +13999,47 @@ NNT_API nnt_result nnt_loader_next(nnt_loader *l, nnt_batch *out)
     return NNT_OK;
 }
 
-NNT_API nnt_result nnt_loader_rewind(nnt_loader *l, int64_t epoch)
+/* Puts the loader anywhere, also under another seed; batch may be that behind the last. */
+static void nnti_loader_move(nnt_loader *l, uint64_t seed, int64_t epoch, int64_t batch)
 {
-    if (!l) return NNT_ERR_MEMORY;
-    if (l->broken) return (nnt_result)l->error.code;
-    if (epoch < 0 || epoch >= NNTI_EPOCHS)
-        return nnti_set_error(&l->error, NNT_ERR_ARGUMENT, "loader_rewind: epoch is %I; 0 to %I are possible", epoch,
-                              (int64_t)(NNTI_EPOCHS - 1));
     nnti_lock(&l->mutex);
     nnti_atomic_store(&l->cancel, 1);       /* workers stop within a sample */
     while (l->active) nnti_cond_wait(&l->news, &l->mutex);
     nnti_atomic_store(&l->cancel, 0);
+    if (l->desc.seed != seed) l->order_epoch = -1;
+    l->desc.seed = seed;
     l->taken = l->claimed;                  /* what was made ahead is given up */
     l->halted = 0;
-    l->claim_epoch = epoch;
-    l->claim_batch = 0;
+    l->claim_epoch = batch < l->batches ? epoch : epoch + 1;
+    l->claim_batch = batch < l->batches ? batch : 0;
     nnti_cond_broadcast(&l->work);
     nnti_unlock(&l->mutex);
     l->epoch = epoch;
-    l->batch = 0;
+    l->batch = batch;
     nnti_clear_error(&l->error);
+}
+static nnt_result nnti_loader_check_move(nnt_loader *l, const char *where, int64_t epoch, int64_t batch)
+{
+    if (!l) return NNT_ERR_MEMORY;
+    if (l->broken) return (nnt_result)l->error.code;
+    if (epoch < 0 || epoch >= NNTI_EPOCHS)
+        return nnti_set_error(&l->error, NNT_ERR_ARGUMENT, "%s: epoch is %I; 0 to %I are possible", where, epoch,
+                              (int64_t)(NNTI_EPOCHS - 1));
+    if (batch < 0 || batch > l->batches)
+        return nnti_set_error(&l->error, NNT_ERR_ARGUMENT, "%s: batch is %I; an epoch has %I", where, batch, l->batches);
     return NNT_OK;
+}
+NNT_API nnt_result nnt_loader_rewind(nnt_loader *l, int64_t epoch)
+{
+    nnt_result r = nnti_loader_check_move(l, "loader_rewind", epoch, 0);
+    if (!r) nnti_loader_move(l, l->desc.seed, epoch, 0);
+    return r;
+}
+NNT_API nnt_result nnt_loader_seek(nnt_loader *l, int64_t epoch, int64_t batch)
+{
+    nnt_result r = nnti_loader_check_move(l, "loader_seek", epoch, batch);
+    if (!r) nnti_loader_move(l, l->desc.seed, epoch, batch);
+    return r;
 }
 #undef NNTI_EPOCHS
 

@@ -1063,6 +1063,45 @@ static void rewinding_anywhere_gives_that_epoch(void)
     }
 }
 
+/* From every position of three epochs the rest comes as it does without a seek; behind the last batch the epoch ends. */
+static void seeking_anywhere_goes_on_as_if_read_up_to_there(void)
+{
+    enum { BATCHES = 5, CALLS = 3 * (BATCHES + 1) };
+    int64_t want[CALLS][7];
+    int counts[CALLS], workers, from, i, k;
+    nnt_dataset *d;
+    nnt_loader *l;
+    nnt_batch b;
+    source s;
+    memset(&s, 0, sizeof s);
+    d = nnt_dataset_reader(reader_desc(&s, 33), NULL);
+    l = nnt_loader_new(d, loader_desc(7, 1, NNT_NO_WORKERS), NULL);
+    for (i = 0; i < CALLS; i++) {
+        CHECK(nnt_loader_epoch(l) == i / (BATCHES + 1) && nnt_loader_batch(l) == i % (BATCHES + 1));
+        CHECK(nnt_loader_next(l, &b) == NNT_OK);
+        counts[i] = b.count;
+        for (k = 0; k < b.count; k++) want[i][k] = b.indices[k];
+    }
+    nnt_loader_free(l);
+    for (workers = 0; workers < 3; workers++) {
+        l = nnt_loader_new(d, loader_desc(7, 1, workers ? workers : NNT_NO_WORKERS), NULL);
+        for (from = CALLS - 1; from >= 0; from--) {
+            CHECK(nnt_loader_seek(l, from / (BATCHES + 1), from % (BATCHES + 1)) == NNT_OK);
+            for (i = from; i < CALLS; i++) {
+                CHECK(nnt_loader_next(l, &b) == NNT_OK && b.count == counts[i]);
+                CHECKF(b.count == 0 || memcmp(b.indices, want[i], (size_t)b.count * sizeof *b.indices) == 0,
+                       "workers=%d from=%d call=%d", workers, from, i);
+            }
+        }
+        CHECK(nnt_loader_seek(l, 0, BATCHES + 1) == NNT_ERR_ARGUMENT);
+        CHECK_TEXT(nnt_loader_error(l), "loader_seek: batch is 6; an epoch has 5");
+        CHECK(nnt_loader_seek(l, -1, 0) == NNT_ERR_ARGUMENT && nnt_loader_seek(l, 0, -1) == NNT_ERR_ARGUMENT);
+        nnt_loader_free(l);
+    }
+    CHECK(nnt_loader_seek(NULL, 0, 0) == NNT_ERR_MEMORY && nnt_loader_batch(NULL) == 0);
+    nnt_dataset_free(d);
+}
+
 /* Workers in the middle of slow batches of the old epoch must not write into those of the new one. */
 static void rewinding_while_workers_read_mixes_nothing(void)
 {
@@ -1507,6 +1546,7 @@ int main(int argc, char **argv)
     TEST(all_orders_are_as_likely);
     TEST(batches_are_the_same_bits_for_any_workers);
     TEST(rewinding_anywhere_gives_that_epoch);
+    TEST(seeking_anywhere_goes_on_as_if_read_up_to_there);
     TEST(rewinding_while_workers_read_mixes_nothing);
     TEST(epochs_are_counted_at_their_end);
     TEST(dropped_samples_differ_from_epoch_to_epoch);
