@@ -158,6 +158,20 @@ compile_test() {        # program, source, flags
         -DNNT_TEST_TMP="\"$(dirname "$program")\"" "$@" "$source" -o "$program" -lm -pthread
 }
 
+# A test of the CUDA backend without CUDA: g++ compiles the .cu files as C++ against tests/cuda_on_cpu.h.
+compile_emulated() {    # program, source, flags
+    program=$1 source=$2
+    shift 2
+    case $source in *emulator*) kernels=tests/cuda_faults.cu ;; *) kernels=nntrain_cuda.cu ;; esac
+    case " $* " in *" -DCOC_RACE "*) watched=-fsanitize=thread ;; *) watched= ;; esac
+    language="-std=c++17 -ffp-contract=off -I. -Itests -isystem tests/cuda_on_cpu -Wall -Wextra -Werror"
+    g++ $language "$@" $watched -x c++ -c "$kernels" -o "$program.cu.o" &&
+        g++ $language "$@" -c tests/cuda_on_cpu.cpp -o "$program.machine.o" &&
+        gcc ${CFLAGS:-} -I. -Itests "$@" -c "$source" -o "$program.o" &&
+        g++ "$@" "$program.o" "$program.cu.o" "$program.machine.o" -o "$program" -lm -pthread
+}
+emulates() { [ "$(uname -sm)" = "Linux x86_64" ] && has gcc && has g++; }
+
 # run_test "FOLDER NAME FLAGS...": builds tests/NAME.c into build/FOLDER and runs it; its last line has the counts.
 run_test() {
     set -- $1
@@ -166,7 +180,12 @@ run_test() {
     shift 2
     log=$folder/$name.txt
     start=$(date +%s)
-    if ! compile_test "$folder/$name" "tests/$name.c" "$@" >"$log" 2>&1; then
+    compile=compile_test
+    case $name in test_cuda*)
+        emulates || { skip "$folder/$name" "needs gcc and g++ on Linux, x86-64"; return; }
+        compile=compile_emulated ;;
+    esac
+    if ! $compile "$folder/$name" "tests/$name.c" "$@" >"$log" 2>&1; then
         fail "$folder/$name (compiling)" "$log"
         return 1
     fi
@@ -211,6 +230,8 @@ do_sanitize() {
     else
         skip "address and undefined sanitizers" "$cc can't run them here"
     fi
+    mkdir -p build/race
+    tests_named test_cuda | sed 's/.*/race & -O1 -g -DCOC_RACE/' | spread run_test || exit 1
     if works_with "$tsan"; then tests_named $tsan_tests | sed "s/.*/tsan & $tsan/" | spread run_test || exit 1
     else skip "thread sanitizer" "$cc can't run it here"; fi
 }
