@@ -5,7 +5,8 @@
 #   ./build.sh                                                 the same as: ./build.sh test
 #   ./build.sh test                                            unit, sanitize, config, examples
 #   ./build.sh unit [part of a test's name ...]                tests/test_*.c
-#   ./build.sh sanitize | config | examples | bench            any of them, in the order given
+#   ./build.sh sanitize | config | examples                    any of them, in the order given
+#   ./build.sh bench [workload or group ...]                   speed, beside PyTorch and OpenBLAS; groups: step predict start gemm ops
 #
 # Environment: CC, CXX, CFLAGS (for all programs but the compile matrix's warnings), STB (folder with stb_image.h),
 # DATA (folder with Fashion-MNIST), PYTHON (for the comparison with PyTorch), JOBS (cores to use).
@@ -381,20 +382,68 @@ do_demo() {
 
 # --- bench -------------------------------------------------------------------------------------------------------
 
+# bench [workload or group ...]: all of them without words. The machine's speed drifts, so the turns of the libraries
+# alternate, and a ratio is one of neighbours. ROUNDS says how often (3).
+keeps_pages="MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=1099511627776 MALLOC_TOP_PAD_=268435456 GLIBC_TUNABLES=glibc.malloc.hugetlb=1"
+
+# torch_begin NAME THREADS: two programs that take a turn whenever they are sent a line
+torch_begin() {
+    rm -f build/bench_ask* build/bench_answer*
+    mkfifo build/bench_ask build/bench_answer build/bench_ask_best build/bench_answer_best || exit 1
+    "$python" tests/bench_torch.py "$1" "$2" plain <build/bench_ask >build/bench_answer 2>>build/log/bench_torch.txt &
+    env $keeps_pages BENCH_CHOICES=build/bench_choices.json \
+        "$python" tests/bench_torch.py "$1" "$2" best <build/bench_ask_best >build/bench_answer_best 2>>build/log/bench_torch.txt &
+    exec 5>build/bench_ask 6<build/bench_answer 7>build/bench_ask_best 8<build/bench_answer_best
+}
+torch_turn() {
+    echo turn >&5 && read -r answer <&6 && echo "$answer" >>build/bench.txt
+    echo turn >&7 && read -r answer <&8 && echo "$answer" >>build/bench.txt
+}
+torch_end() {
+    exec 5>&- 6<&- 7>&- 8<&-
+    wait
+    rm -f build/bench_ask* build/bench_answer*
+}
+bench_rounds() {        # command that takes a turn, arguments
+    round=0
+    while [ $round -lt "${ROUNDS:-3}" ]; do
+        "$@" || { echo "bench: $* failed; see build/log/bench_torch.txt"; exit 1; }
+        round=$((round + 1))
+    done
+}
+net_turn() {
+    build/bench "$1" "$2" >>build/bench.txt || return 1
+    [ -z "$torch" ] || torch_turn
+}
+product_turn() { build/bench "$1" "$2" >>build/bench.txt && build/bench openblas "$1" "$2" >>build/bench.txt; }
+op_turn() { build/bench "$1" "$2" >>build/bench.txt; }
+start_turn() {          # whole programs
+    echo "nntrain start $2 $(build/bench time build/bench start "$2")" >>build/bench.txt
+    [ -z "$torch" ] || echo "torch start $2 $(build/bench time "$python" tests/bench_torch.py start)" >>build/bench.txt
+}
+
 do_bench() {
-    $cc ${CFLAGS:-} -O2 -I. tests/bench.c -o build/bench -lm -pthread || exit 1
-    rounds=${ROUNDS:-5}
+    $cc ${CFLAGS:-} -O2 -I. tests/bench.c -o build/bench -lm -pthread -ldl || exit 1
+    build/bench list "$@" >build/bench_list.txt || exit 2
     torch=
     has_torch && torch=$("$python" -c 'import torch; print(torch.__version__)') && echo "torch: $torch"
     : >build/bench.txt
-    round=0
-    while [ $round -lt "$rounds" ]; do          # in turn: the machine's speed drifts, ratios of neighbours hold
-        build/bench >>build/bench.txt || exit 1
-        [ -z "$torch" ] || "$python" tests/bench_torch.py >>build/bench.txt || exit 1
-        round=$((round + 1))
-    done
+    : >build/log/bench_torch.txt
+    while read -r group name threads; do
+        [ ! -t 2 ] || printf '\r%-60s' "measuring $name on $threads" >&2
+        case $group in
+        step|predict)
+            [ -z "$torch" ] || torch_begin "$name" "$threads"
+            bench_rounds net_turn "$name" "$threads"
+            [ -z "$torch" ] || torch_end ;;
+        start) bench_rounds start_turn "$name" "$threads" ;;
+        gemm)  bench_rounds product_turn "$name" "$threads" ;;
+        ops)   bench_rounds op_turn "$name" "$threads" ;;
+        esac
+    done <build/bench_list.txt
+    [ ! -t 2 ] || printf '\r%-60s\r' "" >&2
     awk -v torch="$torch" -v cpu="$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo 2>/dev/null | head -n 1)" \
-        -v json=build/bench.json -f tests/bench.awk build/bench.txt
+        -v json=build/bench.json -f tests/bench.awk build/bench_list.txt build/bench.txt
 }
 
 # --- the words ---------------------------------------------------------------------------------------------------
@@ -419,7 +468,11 @@ unit)
     say_found
     do_unit "$@"
     finish ;;
-test|sanitize|config|examples|bench)
+bench)
+    need c
+    say_found
+    do_bench "$@" ;;
+test|sanitize|config|examples)
     case " $word $* " in
     *" test "*) need c c++ stb data ;;
     *)          need c ;;
@@ -428,11 +481,11 @@ test|sanitize|config|examples|bench)
     for part in "$word" "$@"; do
         case $part in
         test) do_unit; do_sanitize; do_config; do_examples ;;
-        sanitize|config|examples|bench) "do_$part" ;;
+        sanitize|config|examples) "do_$part" ;;
         *)    echo "build.sh: unknown word $part"; exit 2 ;;
         esac
     done
-    [ "$word" = bench ] || finish ;;
+    finish ;;
 *)
     sed -n '2,/^$/s/^# \{0,1\}//p' "$0"
     exit 2 ;;
