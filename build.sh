@@ -6,7 +6,7 @@
 #   ./build.sh test                                            unit, sanitize, config, examples
 #   ./build.sh unit [part of a test's name ...]                tests/test_*.c
 #   ./build.sh sanitize | config | examples                    any of them, in the order given
-#   ./build.sh bench [workload or group ...]                   speed, beside PyTorch and OpenBLAS; groups: step predict start gemm ops
+#   ./build.sh bench [workload or group ...]                   speed, beside PyTorch and OpenBLAS; groups: step predict start gemm ops threads
 #
 # Environment: CC, CXX, CFLAGS (for all programs but the compile matrix's warnings), STB (folder with stb_image.h),
 # DATA (folder with Fashion-MNIST), PYTHON (for the comparison with PyTorch), JOBS (cores to use).
@@ -21,7 +21,7 @@ warnings="-Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wcas
 warnings_c="$warnings -Wstrict-prototypes -Wc++-compat"
 asan="-O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all"
 tsan="-O1 -g -fno-omit-frame-pointer -fsanitize=thread"
-tsan_tests="train data"              # where threads meet: pool, loader
+tsan_tests="threads train data"      # where threads meet: pool, loader
 
 # --- what this machine has ---------------------------------------------------------------------------------------
 
@@ -438,7 +438,7 @@ do_bench() {
             [ -z "$torch" ] || torch_end ;;
         start) bench_rounds start_turn "$name" "$threads" ;;
         gemm)  bench_rounds product_turn "$name" "$threads" ;;
-        ops)   bench_rounds op_turn "$name" "$threads" ;;
+        *)     bench_rounds op_turn "$name" "$threads" ;;
         esac
     done <build/bench_list.txt
     [ ! -t 2 ] || printf '\r%-60s\r' "" >&2

@@ -136,7 +136,9 @@
 
    THREADS
      A net is used by one thread at a time; different nets may run in different threads. It computes on
-     nnt_compile_desc.threads threads, the caller's included, which sleep when there is nothing to do. A loader has
+     nnt_compile_desc.threads threads, the caller's included; by default one for each core that affinity and the cgroup's
+     quota leave to the process. They start with the first step, keep their cores for a tenth of a millisecond when there
+     is nothing to do, then sleep. A program that has a pool gives its parallel_for instead. A loader has
      threads of its own (workers), which call read_fn. Callbacks are called in the thread that called nnt_fit.
      nnt_backend_register comes before the first compile.
 
@@ -398,6 +400,10 @@ NNT_API float nnt_learning_rate(const nnt_optimizer *o, int64_t step);
    Compile, plan, parameters
    ============================================================================ */
 
+/* A host's own threads, for engines that have a pool: runs task(arg, i) for i = 0 .. count-1, each once, in any order and
+   wherever it likes, and returns when all are done. count is at most nnt_compile_desc.threads. */
+typedef void (*nnt_parallel_fn)(void *user, int count, void (*task)(void *arg, int index), void *arg);
+
 typedef struct nnt_compile_desc {
     int           batch;            /* samples a step, at most; required */
     const char   *device;           /* NULL: "cpu". Others as registered: "null" counts and computes nothing */
@@ -410,6 +416,8 @@ typedef struct nnt_compile_desc {
                                        done again, 0.2 = 20 % */
     int           recompute;        /* NNT_RECOMPUTE_... */
     int           segments;         /* for NNT_RECOMPUTE_SEGMENTS */
+    nnt_parallel_fn parallel_for;   /* NULL: the net has threads of its own */
+    void         *parallel_user;
 } nnt_compile_desc;
 
 /* Which forward values are made again in backward instead of being kept. The same bits in every case. */
@@ -795,6 +803,7 @@ typedef struct nnt_backend {
     const char *(*error)(void *device);                                 /* (optional) the last failure's sentence */
     nnt_result (*random)(void *device, float *to, int64_t count, int kind, float a, float b, uint64_t seed); /* NNT_RANDOM_... */
     nnt_result (*axpby)(void *device, float *y, float a, const float *x, float b, const float *z, int64_t count); /* y = a x + b z; z NULL: y = a x */
+    void       (*host_threads)(void *device, nnt_parallel_fn fn, void *user);   /* (optional) compute on these. NULL: it needs none */
 } nnt_backend;
 enum { NNT_RANDOM_NORMAL = 0, NNT_RANDOM_UNIFORM, NNT_RANDOM_ADD_NORMAL };   /* b n + a; [a, b); += a n */
 
@@ -1252,6 +1261,7 @@ NNT_API const char *nnt_result_name(nnt_result r)
 
 /* ============================================================================
    >>threads    Threads, locks, and a pool that splits work in chunks that don't depend on the number of threads
+   The pool runs chunks on threads of its own or on the host's (nnt_parallel_fn); its caller works along.
    ============================================================================ */
 
 #if defined(NNT_NO_THREADS)
@@ -1269,6 +1279,9 @@ static void nnti_cond_broadcast(nnti_cond *c) { (void)c; }
 static int  nnti_thread_start(nnti_thread *t, void (*fn)(void *), void *arg) { (void)t; (void)fn; (void)arg; return 0; }
 static void nnti_thread_join(nnti_thread *t) { (void)t; }
 static void nnti_yield(void) { }
+typedef int nnti_thread_id;
+static nnti_thread_id nnti_this_thread(void) { return 0; }
+static int nnti_same_thread(nnti_thread_id a, nnti_thread_id b) { return a == b; }
 #elif defined(NNTI_WINDOWS)
 typedef CRITICAL_SECTION   nnti_mutex;
 typedef CONDITION_VARIABLE nnti_cond;
@@ -1297,6 +1310,9 @@ static int nnti_thread_start(nnti_thread *t, void (*fn)(void *), void *arg)
 }
 static void nnti_thread_join(nnti_thread *t) { WaitForSingleObject(t->handle, INFINITE); CloseHandle(t->handle); }
 static void nnti_yield(void) { SwitchToThread(); }
+typedef DWORD nnti_thread_id;
+static nnti_thread_id nnti_this_thread(void) { return GetCurrentThreadId(); }
+static int nnti_same_thread(nnti_thread_id a, nnti_thread_id b) { return a == b; }
 #else
 typedef pthread_mutex_t nnti_mutex;
 typedef pthread_cond_t  nnti_cond;
@@ -1324,12 +1340,16 @@ static int nnti_thread_start(nnti_thread *t, void (*fn)(void *), void *arg)
 }
 static void nnti_thread_join(nnti_thread *t) { pthread_join(t->handle, NULL); }
 static void nnti_yield(void) { sched_yield(); }
+typedef pthread_t nnti_thread_id;
+static nnti_thread_id nnti_this_thread(void) { return pthread_self(); }
+static int nnti_same_thread(nnti_thread_id a, nnti_thread_id b) { return pthread_equal(a, b) != 0; }
 #endif
 
+/* Sequentially consistent: the pool lets two threads each write one word and then look at the other's. */
 #if defined(__GNUC__) || defined(__clang__)
-static int  nnti_atomic_load(const int *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
-static void nnti_atomic_store(int *p, int v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
-static int  nnti_atomic_add(int *p, int v) { return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL); }
+static int  nnti_atomic_load(const int *p) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); }
+static void nnti_atomic_store(int *p, int v) { __atomic_store_n(p, v, __ATOMIC_SEQ_CST); }
+static int  nnti_atomic_add(int *p, int v) { return __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST); }
 #elif defined(_MSC_VER)
 static int  nnti_atomic_load(const int *p) { return (int)_InterlockedOr((volatile long *)p, 0); }
 static void nnti_atomic_store(int *p, int v) { _InterlockedExchange((volatile long *)p, v); }
@@ -1350,6 +1370,59 @@ NNTI_INLINE void nnti_pause(void)
 #endif
 }
 
+/* Processors in a line "Cpus_allowed: ff,ffffffff" of /proc/.../status; 0 when there is none. */
+static int nnti_affinity_cores(const char *status)
+{
+    const char *s = strstr(status, "Cpus_allowed:");
+    int cores = 0;
+    for (s = s ? s + 13 : ""; *s && *s != '\n'; s++) {
+        int v = *s >= '0' && *s <= '9' ? *s - '0' : *s >= 'a' && *s <= 'f' ? *s - 'a' + 10 : 0;
+        for (; v; v &= v - 1) cores++;
+    }
+    return cores;
+}
+/* Processors' worth of time in a cgroup's cpu.max, "200000 100000" or "max 100000", rounded; 0: no limit. */
+static int nnti_quota_cores(const char *text)
+{
+    char *end;
+    double quota, period;
+    if (text[0] < '0' || text[0] > '9') return 0;
+    quota = (double)strtoul(text, &end, 10);
+    period = (double)strtoul(end, NULL, 10);
+    if (period <= 0) return 0;
+    return quota / period < 1 ? 1 : quota / period > 65536 ? 0 : (int)(quota / period + 0.5);
+}
+#if defined(__linux__) && !defined(NNT_NO_THREADS)
+/* The start of a small file as text; "" when it can't be read. */
+static void nnti_read_text(const char *path, char *text, size_t cap)
+{
+    int file = open(path, O_RDONLY);
+    ssize_t got = file >= 0 ? read(file, text, cap - 1) : 0;
+    if (file >= 0) close(file);
+    text[got > 0 ? got : 0] = 0;
+}
+/* The smallest quota of this process's cgroup (version 2) and those above it; 0: none. In a container its own group is
+   the root. */
+static int nnti_cgroup_cores(void)
+{
+    char groups[1024], path[1200], text[64], *group, *end;
+    int least = 0;
+    nnti_read_text("/proc/self/cgroup", groups, sizeof groups);
+    group = strstr(groups, "0::/");
+    end = group ? strchr(group, '\n') : NULL;
+    if (end) *end = 0;
+    for (end = group ? group + strlen(group) : NULL; ; ) {
+        int cores;
+        nnti_format(path, sizeof path, "/sys/fs/cgroup%s/cpu.max", group && end > group + 4 ? group + 3 : "");
+        nnti_read_text(path, text, sizeof text);
+        cores = nnti_quota_cores(text);
+        if (cores && (!least || cores < least)) least = cores;
+        if (!group || end <= group + 4) return least;
+        while (end > group + 4 && *--end != '/') { }        /* one level up */
+        *end = 0;
+    }
+}
+#endif
 /* Cores that this process may run on: affinity and, on Linux, the cgroup's quota. At least 1. */
 static int nnti_core_count(void)
 {
@@ -1368,36 +1441,14 @@ static int nnti_core_count(void)
 #  if defined(__linux__)
     {   /* read by hand: sched_getaffinity is hidden in strict C */
         char text[4096];
-        ssize_t got = -1;
-        int file = open("/proc/self/status", O_RDONLY), allowed = 0;
-        if (file >= 0) { got = read(file, text, sizeof text - 1); close(file); }
-        if (got > 0) {
-            const char *s;
-            text[got] = 0;
-            s = strstr(text, "Cpus_allowed:");
-            if (s)
-                for (s += 13; *s && *s != '\n'; s++) {
-                    int v = *s >= '0' && *s <= '9' ? *s - '0' : *s >= 'a' && *s <= 'f' ? *s - 'a' + 10 : 0;
-                    for (; v; v &= v - 1) allowed++;
-                }
-            if (allowed > 0 && allowed < cores) cores = allowed;
-        }
-        file = open("/sys/fs/cgroup/cpu.max", O_RDONLY);
-        got = -1;
-        if (file >= 0) { got = read(file, text, sizeof text - 1); close(file); }
-        if (got > 0) {                      /* "200000 100000" or "max 100000" */
-            char *end;
-            double quota, period;
-            text[got] = 0;
-            if (text[0] >= '0' && text[0] <= '9') {
-                quota = (double)strtoul(text, &end, 10);
-                period = (double)strtoul(end, NULL, 10);
-                if (period > 0 && quota / period < cores) cores = nnti_max(1, (int)(quota / period + 0.5));
-            }
-        }
+        int allowed, quota = nnti_cgroup_cores();
+        nnti_read_text("/proc/thread-self/status", text, sizeof text);
+        allowed = nnti_affinity_cores(text);
+        if (allowed > 0 && allowed < cores) cores = allowed;
+        if (quota > 0 && quota < cores) cores = quota;
     }
 #  endif
-    return nnti_max(1, cores);
+    return cores;
 #endif
 }
 
@@ -1405,124 +1456,229 @@ static int nnti_core_count(void)
    scratch. Which worker gets a chunk must not change what the chunk computes. */
 typedef void (*nnti_task)(void *arg, int64_t chunk, int worker);
 
-enum { NNTI_MAX_THREADS = 256 };
+enum { NNTI_MAX_THREADS = 256, NNTI_MOST_CHUNKS = 1 << 30 };
+#define NNTI_SPIN_SECONDS 1e-4      /* how long a thread that waits keeps its core: some times what waking one takes */
 
-typedef struct nnti_worker { struct nnti_pool *pool; int index; nnti_thread thread; } nnti_worker;
+/* The chunks that one worker begins with. On a cache line of its own, since `next` changes with each chunk. */
+typedef struct nnti_share { int next /* atomic */, last; char pad[56]; } nnti_share;
+typedef struct nnti_worker { struct nnti_pool *pool; int index; nnti_thread thread; nnti_thread_id id; } nnti_worker;
 
+/* A region is open while `state` is odd. Workers announce themselves by `inside` before they look whether it is; the
+   caller closes it before it looks whether anybody is inside: so either a worker finds it closed, or the caller waits for
+   that worker. Nobody waits for threads that have not woken up: others take their chunks. */
 typedef struct nnti_pool {
     nnt_allocator a;
     int           threads;          /* the caller's included */
-    int           started;
-    int           generation;       /* atomic: goes up with each job */
-    int           pending;          /* atomic: workers that have not finished the job */
+    int           started;          /* threads of our own; they start with the first region */
+    int           state;            /* atomic */
+    int           inside;           /* atomic: workers that may be at work */
+    int           sleepers;         /* atomic: workers that sleep, or are about to */
+    int           waiting;          /* atomic: the caller sleeps until nobody is inside */
     int           quit;             /* atomic */
     nnti_mutex    mutex;
     nnti_cond     wake, done;
     nnti_task     fn;
     void         *arg;
-    int64_t       chunks;
+    nnti_share   *shares;           /* one a thread */
     nnti_worker  *workers;
+    nnt_parallel_fn host;           /* NULL: threads of our own */
+    void         *host_user;
 } nnti_pool;
 
-static void nnti_pool_share(nnti_pool *p, int worker)
+/* Chunks of the worker's own share, then what is left of others'. */
+static void nnti_pool_work(nnti_pool *p, int worker)
 {
-    int64_t first = p->chunks * worker / p->threads, last = p->chunks * (worker + 1) / p->threads, i;
-    for (i = first; i < last; i++) p->fn(p->arg, i, worker);
+    int k, i;
+    for (k = 0; k < p->threads; k++) {
+        nnti_share *s = &p->shares[(worker + k) % p->threads];
+        while (nnti_atomic_load(&s->next) < s->last && (i = nnti_atomic_add(&s->next, 1)) < s->last) p->fn(p->arg, i, worker);
+    }
+}
+/* Waits for a region that is not `seen`: spins for a while, then sleeps. Its state; even when the pool ends. */
+static int nnti_pool_wait(nnti_pool *p, int seen)
+{
+    const double start = nnti_seconds();
+    int state, spin;
+    do {
+        for (spin = 0; spin < 32; spin++) {
+            state = nnti_atomic_load(&p->state);
+            if ((state & 1 && state != seen) || nnti_atomic_load(&p->quit)) return state;
+            nnti_pause();
+        }
+    } while (nnti_seconds() - start < NNTI_SPIN_SECONDS);
+    nnti_lock(&p->mutex);
+    nnti_atomic_add(&p->sleepers, 1);
+    for (;;) {
+        state = nnti_atomic_load(&p->state);
+        if ((state & 1 && state != seen) || nnti_atomic_load(&p->quit)) break;
+        nnti_cond_wait(&p->wake, &p->mutex);
+    }
+    nnti_atomic_add(&p->sleepers, -1);
+    nnti_unlock(&p->mutex);
+    return state;
 }
 static void nnti_pool_main(void *arg)
 {
     nnti_worker *w = (nnti_worker *)arg;
     nnti_pool *p = w->pool;
-    int seen = 0, spin;
+    int seen = 0;
+    nnti_lock(&p->mutex);
+    w->id = nnti_this_thread();
+    nnti_unlock(&p->mutex);
     for (;;) {
-        for (spin = 0; spin < 4000 && nnti_atomic_load(&p->generation) == seen && !nnti_atomic_load(&p->quit); spin++)
-            nnti_pause();
-        if (nnti_atomic_load(&p->generation) == seen && !nnti_atomic_load(&p->quit)) {
-            nnti_lock(&p->mutex);
-            while (nnti_atomic_load(&p->generation) == seen && !nnti_atomic_load(&p->quit)) nnti_cond_wait(&p->wake, &p->mutex);
-            nnti_unlock(&p->mutex);
-        }
+        const int state = nnti_pool_wait(p, seen);
         if (nnti_atomic_load(&p->quit)) return;
-        seen = nnti_atomic_load(&p->generation);
-        nnti_pool_share(p, w->index);
-        if (nnti_atomic_add(&p->pending, -1) == 1) {
+        nnti_atomic_add(&p->inside, 1);
+        if (nnti_atomic_load(&p->state) == state) nnti_pool_work(p, w->index);
+        seen = state;
+        if (nnti_atomic_add(&p->inside, -1) == 1 && nnti_atomic_load(&p->waiting)) {
             nnti_lock(&p->mutex);
             nnti_cond_broadcast(&p->done);
             nnti_unlock(&p->mutex);
         }
     }
 }
-static void nnti_pool_stop(nnti_pool *p)
+static void nnti_pool_free(nnti_pool *p)
 {
-    int i;
-    if (!p) return;
+    const nnt_allocator a = p->a;
+    nnti_free(&a, p->workers, (size_t)p->threads * sizeof *p->workers);
+    nnti_free(&a, p->shares, (size_t)p->threads * sizeof *p->shares);
+    nnti_free(&a, p, sizeof *p);
+}
+static void nnti_pool_end_threads(nnti_pool *p)
+{
     nnti_lock(&p->mutex);
     nnti_atomic_store(&p->quit, 1);
     nnti_cond_broadcast(&p->wake);
     nnti_unlock(&p->mutex);
-    for (i = 0; i < p->started; i++) nnti_thread_join(&p->workers[i].thread);
+    for (; p->started; p->started--) nnti_thread_join(&p->workers[p->started].thread);
+    nnti_atomic_store(&p->quit, 0);
+}
+static void nnti_pool_stop(nnti_pool *p)
+{
+    if (!p) return;
+    nnti_pool_end_threads(p);
     nnti_cond_destroy(&p->wake);
     nnti_cond_destroy(&p->done);
     nnti_mutex_destroy(&p->mutex);
-    nnti_free(&p->a, p->workers, (size_t)nnti_max(1, p->threads) * sizeof *p->workers);
-    nnti_free(&p->a, p, sizeof *p);
+    nnti_pool_free(p);
 }
-/* threads 0: as many as cores. NULL when memory is out. Where the system refuses threads, the pool is smaller. */
+/* threads 0: as many as cores. NULL when memory is out. */
 static nnti_pool *nnti_pool_start(const nnt_allocator *a, int threads)
 {
     nnti_pool *p = (nnti_pool *)nnti_zalloc(a, 1, sizeof *p);
-    int i, wanted;
     if (!p) return NULL;
     p->a = *a;
     if (threads <= 0) threads = nnti_core_count();
 #if defined(NNT_NO_THREADS) || defined(NNT_NO_THREADS_ATOMICS)
     threads = 1;
 #endif
-    wanted = nnti_min(threads, NNTI_MAX_THREADS);
-    p->threads = wanted;
-    p->workers = (nnti_worker *)nnti_zalloc(a, (size_t)wanted, sizeof *p->workers);
-    if (!p->workers) { nnti_free(a, p, sizeof *p); return NULL; }
-    if (!nnti_mutex_init(&p->mutex)) { nnti_free(a, p->workers, (size_t)wanted * sizeof *p->workers); nnti_free(a, p, sizeof *p); return NULL; }
+    p->threads = nnti_min(threads, NNTI_MAX_THREADS);
+    p->workers = (nnti_worker *)nnti_zalloc(a, (size_t)p->threads, sizeof *p->workers);
+    p->shares = (nnti_share *)nnti_zalloc(a, (size_t)p->threads, sizeof *p->shares);
+    if (!p->workers || !p->shares || !nnti_mutex_init(&p->mutex)) { nnti_pool_free(p); return NULL; }
     nnti_cond_init(&p->wake);
     nnti_cond_init(&p->done);
-    for (i = 1; i < wanted; i++) {
-        nnti_worker *w = &p->workers[p->started];
+    return p;
+}
+/* Our own threads, as many as the system gives: the chunks of those that are missing are taken by others. */
+static void nnti_pool_begin_threads(nnti_pool *p)
+{
+    while (p->started + 1 < p->threads) {
+        nnti_worker *w = &p->workers[p->started + 1];
         w->pool = p;
         w->index = p->started + 1;
         if (!nnti_thread_start(&w->thread, nnti_pool_main, w)) break;
         p->started++;
     }
-    return p;
 }
 static int nnti_pool_threads(const nnti_pool *p) { return p ? p->threads : 1; }
 
-/* Runs all chunks and returns when they are done. Not from inside a chunk. p NULL: in this thread. */
+/* From now on on the host's threads; fn NULL: on our own. */
+static void nnti_pool_set_host(nnti_pool *p, nnt_parallel_fn fn, void *user)
+{
+    nnti_pool_end_threads(p);
+    memset(p->workers, 0, (size_t)p->threads * sizeof *p->workers);
+    p->host = fn;
+    p->host_user = user;
+}
+/* A share of a region on a thread of the host's. */
+static void nnti_pool_host_task(void *arg, int index)
+{
+    nnti_pool *p = (nnti_pool *)arg;
+    if (index < 0 || index >= p->threads) return;
+    nnti_lock(&p->mutex);
+    p->workers[index].id = nnti_this_thread();
+    p->workers[index].index = index;
+    nnti_unlock(&p->mutex);
+    nnti_pool_work(p, index);
+    nnti_lock(&p->mutex);
+    p->workers[index].index = 0;
+    nnti_unlock(&p->mutex);
+}
+/* Which worker this thread is, while a region is open; 0, which the others are not, is the caller. */
+static int nnti_pool_here(nnti_pool *p)
+{
+    const nnti_thread_id me = nnti_this_thread();
+    int i;
+    nnti_lock(&p->mutex);
+    for (i = p->threads - 1; i > 0; i--)
+        if (p->workers[i].index == i && nnti_same_thread(p->workers[i].id, me)) break;
+    nnti_unlock(&p->mutex);
+    return i;
+}
+static void nnti_pool_wait_for_workers(nnti_pool *p)
+{
+    double start = 0;
+    int spin;
+    for (spin = 1; nnti_atomic_load(&p->inside); spin++) {
+        nnti_pause();
+        if (spin % 32) continue;
+        if (spin == 32) start = nnti_seconds();
+        else if (nnti_seconds() - start > NNTI_SPIN_SECONDS) break;
+    }
+    if (!nnti_atomic_load(&p->inside)) return;
+    nnti_lock(&p->mutex);
+    nnti_atomic_store(&p->waiting, 1);
+    while (nnti_atomic_load(&p->inside)) nnti_cond_wait(&p->done, &p->mutex);
+    nnti_atomic_store(&p->waiting, 0);
+    nnti_unlock(&p->mutex);
+}
+static void nnti_pool_region(nnti_pool *p)
+{
+    if (!p->host && !p->started) nnti_pool_begin_threads(p);
+    nnti_atomic_add(&p->state, 1);
+    if (p->host) p->host(p->host_user, p->threads, nnti_pool_host_task, p);
+    if (nnti_atomic_load(&p->sleepers)) {
+        nnti_lock(&p->mutex);
+        nnti_cond_broadcast(&p->wake);
+        nnti_unlock(&p->mutex);
+    }
+    nnti_pool_work(p, 0);
+    nnti_atomic_add(&p->state, 1);
+    nnti_pool_wait_for_workers(p);
+}
+
+/* Runs all chunks and returns when they are done. From inside of a chunk, and for p NULL: in this thread. */
 static void nnti_parallel(nnti_pool *p, int64_t chunks, nnti_task fn, void *arg)
 {
+    const int inside = p && p->threads > 1 && nnti_atomic_load(&p->state) & 1;
     int64_t i;
-    int spin;
-    if (chunks <= 0) return;
-    if (!p || p->started == 0 || chunks == 1) {
-        for (i = 0; i < chunks; i++) fn(arg, i, 0);
+    int t;
+    if (inside || !p || p->threads == 1 || chunks <= 1 || chunks > NNTI_MOST_CHUNKS) {
+        const int worker = inside ? nnti_pool_here(p) : 0;
+        for (i = 0; i < chunks; i++) fn(arg, i, worker);
         return;
     }
     p->fn = fn;
     p->arg = arg;
-    p->chunks = chunks;
-    nnti_atomic_store(&p->pending, p->started);
-    nnti_lock(&p->mutex);
-    nnti_atomic_add(&p->generation, 1);
-    nnti_cond_broadcast(&p->wake);
-    nnti_unlock(&p->mutex);
-    nnti_pool_share(p, 0);
-    for (i = p->started + 1; i < p->threads; i++) nnti_pool_share(p, (int)i);   /* shares of threads that did not start */
-    for (spin = 0; spin < 4000 && nnti_atomic_load(&p->pending) > 0; spin++) nnti_pause();
-    if (nnti_atomic_load(&p->pending) > 0) {
-        nnti_lock(&p->mutex);
-        while (nnti_atomic_load(&p->pending) > 0) nnti_cond_wait(&p->done, &p->mutex);
-        nnti_unlock(&p->mutex);
+    for (t = 0; t < p->threads; t++) {
+        nnti_atomic_store(&p->shares[t].next, (int)(chunks * t / p->threads));
+        p->shares[t].last = (int)(chunks * (t + 1) / p->threads);
     }
+    nnti_pool_region(p);
 }
+#undef NNTI_SPIN_SECONDS
 
 /* What a CPU kernel is given beside its op: who works for it, and with which instructions. */
 typedef struct nnti_exec { nnti_pool *pool; int isa; } nnti_exec;
@@ -12134,10 +12290,14 @@ static nnt_result nnti_cpu_combine(void *device, float *y, float a, const float 
     nnti_cpu_axpby(&((nnti_cpu *)device)->e, y, a, x, b, z, count);
     return NNT_OK;
 }
+static void nnti_cpu_host_threads(void *device, nnt_parallel_fn fn, void *user)
+{
+    nnti_pool_set_host(((nnti_cpu *)device)->e.pool, fn, user);
+}
 static const nnt_backend nnti_cpu_backend = {
     NNT_BACKEND_ABI, "cpu", nnti_cpu_count, nnti_cpu_open, nnti_cpu_close, nnti_cpu_alloc, nnti_cpu_release,
     nnti_cpu_transfer, nnti_cpu_transfer, nnti_cpu_fill_memory, NULL, nnti_cpu_workspace, nnti_cpu_run, NULL, NULL,
-    nnti_cpu_make_random, nnti_cpu_combine
+    nnti_cpu_make_random, nnti_cpu_combine, nnti_cpu_host_threads
 };
 
 /* ============================================================================
@@ -12201,7 +12361,7 @@ static nnt_result nnti_null_combine(void *device, float *y, float a, const float
 }
 static const nnt_backend nnti_null_backend = {
     NNT_BACKEND_ABI, "null", nnti_cpu_count, nnti_null_open, nnti_null_close, nnti_null_alloc, nnti_null_release,
-    nnti_null_upload, nnti_null_download, nnti_null_fill, NULL, NULL, nnti_null_run, NULL, NULL, nnti_null_random, nnti_null_combine
+    nnti_null_upload, nnti_null_download, nnti_null_fill, NULL, NULL, nnti_null_run, NULL, NULL, nnti_null_random, nnti_null_combine, NULL
 };
 
 /* ============================================================================
@@ -12603,6 +12763,7 @@ NNT_API nnt_result nnt_compile(nnt_net *net, nnt_node loss, nnt_compile_desc des
     if (r) return r;
     opened = net->open_count;
     r = nnti_open(net, "compile", desc.device, desc.threads, &on);
+    if (!r && on->backend->host_threads) on->backend->host_threads(on->device, desc.parallel_for, desc.parallel_user);
     if (!r) r = nnti_plan_checked(net, target, &desc, on, &net->plan);
     if (!r) {
         m = &net->plan.memory;

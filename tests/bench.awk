@@ -52,6 +52,9 @@ function row(g, k,    ours, gflops, best) {
         printf " %10.1f %4.0f%% %9.1f %5s", middle(ours), spread(ours), middle("peak " k), dash("%.0f%%", 100 * ratio("peak " k, ours))
         printf " %10s %8s", dash("%.1f", middle("openblas " k)), dash("%.2f", ratio("openblas " k, ours))
         put("gflops", middle(ours)); put("peak_gflops", middle("peak " k)); put("openblas_gflops", middle("openblas " k)); put("ratio", ratio("openblas " k, ours))
+    } else if (g == "threads") {
+        printf " %10.2f %4.0f%%", middle(ours), spread(ours)
+        put("microseconds", middle(ours))
     } else {
         printf " %10.1f %4.0f%% %10.1f %5s", middle(ours), spread(ours), middle("stream " k), dash("%.0f%%", 100 * ratio("stream " k, ours))
         put("gbytes", middle(ours)); put("stream_gbytes", middle("stream " k)); put("share", ratio("stream " k, ours))
@@ -78,6 +81,7 @@ END {
     rows("start", torch ? line sprintf(" %10s %8s", "torch ms", "ratio") : line, "start")
     rows("gemm", sprintf("%-27s %10s %5s %9s %5s %10s %8s", "product", "GFLOP/s", "sprd", "FMA peak", "share", "OpenBLAS", "ratio"), "products")
     rows("ops", sprintf("%-27s %10s %5s %10s %5s", "bound by memory", "GB/s", "sprd", "stream", "share"), "ops")
+    rows("threads", sprintf("%-27s %10s %5s", "parallel region", "us", "sprd"), "threads")
     print (table ? "\n  ]\n}" : "\n  \"nothing\": []\n}") > json
     if (torch) print "\nratio: PyTorch's time over nntrain's, above 1 nntrain is faster; the median of the ratios of neighbouring turns"
     print "\nthe same figures: " json

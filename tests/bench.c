@@ -1,7 +1,7 @@
 /* bench.c - one turn of a measurement, which build.sh repeats in turn with PyTorch's or OpenBLAS's and compares.
 
        bench list [WORD...]       the workloads, or those with such a name or group: "GROUP NAME THREADS"
-       bench NAME THREADS         one turn: "nntrain NAME THREADS VALUE", in milliseconds a step, GFLOP/s or GB/s
+       bench NAME THREADS         one turn: "nntrain NAME THREADS VALUE": milliseconds a step, GFLOP/s, GB/s or microseconds
        bench openblas NAME THREADS    the same product by OpenBLAS, if the system has it
        bench time COMMAND...      milliseconds from the start to the end of a program
 
@@ -111,7 +111,7 @@ static const op_load ops[] = {
     { "cross_entropy", NNT_OP_CROSS_ENTROPY, 0, 128, 1000, 1, 0, 2, COPY },
     { "dropout", NNT_OP_DROPOUT, 0, 32, 64, 112, 0, 2, COPY },
     { "noise", NNT_OP_NOISE, NNT_NOISE_GAUSSIAN, 32, 64, 112, 0, 2, COPY },
-    { "adam", NNT_OP_UPDATE, 0, 1, 6400, 64, 0, 7, TRIAD },
+    { "adam", NNT_OP_UPDATE, 0, 1, 6400, 64, 0, 7, IN_PLACE },
     { "gradient_norm", NNT_OP_GRAD_NORM, 0, 1, 6400, 64, 0, 1, READ }
 };
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
@@ -456,6 +456,21 @@ static int op_turn(const op_load *load, int threads)
     return 1;
 }
 
+/* Microseconds of a parallel region in which nothing happens. */
+static void nothing(void *arg, int64_t chunk, int worker) { (void)arg; (void)chunk; (void)worker; }
+static int region_turn(int threads)
+{
+    const nnt_allocator a = nnti_allocator(NULL);
+    nnti_pool *pool = nnti_pool_start(&a, threads);
+    clock_of c;
+    int i;
+    clock_begin(&c, 5);
+    do for (i = 0; i < 100; i++) nnti_parallel(pool, 2 * threads, nothing, NULL); while (clock_more(&c));
+    say("nntrain", "empty_region", threads, 1e6 / 100 * median(c.seconds, c.count));
+    nnti_pool_stop(pool);
+    return 1;
+}
+
 /* ---- the words ---- */
 
 static int time_program(char **command)
@@ -472,14 +487,12 @@ static int time_program(char **command)
     return 1;
 }
 
-/* One line; a name that ends in a number says its size with it. */
-static int list_if(int words, char **word, const char *group, const char *name, int threads, int *found)
+static void list_if(int words, char **word, const char *group, const char *name, int threads, int *found)
 {
     int i;
     for (i = 0; i < words; i++)
         if (strcmp(word[i], group) == 0 || strcmp(word[i], name) == 0) { found[i] = 1; break; }
     if (words == 0 || i < words) printf("%s %s %d\n", group, name, threads);
-    return 0;
 }
 static int list(int words, char **word)
 {
@@ -489,7 +502,9 @@ static int list(int words, char **word)
         for (t = nets[i].alone ? 0 : turns - 1; t < turns; t++) list_if(words, word, nets[i].group, nets[i].name, t ? all : 1, found);
     for (t = 0; t < turns; t++) for (i = 0; i < COUNT(products); i++) list_if(words, word, "gemm", products[i].name, t ? all : 1, found);
     for (i = 0; i < COUNT(ops); i++) list_if(words, word, "ops", ops[i].name, all, found);
-    for (i = 0; i < words; i++) if (!found[i]) { fprintf(stderr, "bench: no workload or group '%s'; the groups: step predict start gemm ops\n", word[i]); return 0; }
+    list_if(words, word, "threads", "empty_region", all, found);
+    for (i = 0; i < words; i++)
+        if (!found[i]) { fprintf(stderr, "bench: no workload or group '%s'; the groups: step predict start gemm ops threads\n", word[i]); return 0; }
     return 1;
 }
 
@@ -507,6 +522,7 @@ int main(int argc, char **argv)
     for (i = 0; i < COUNT(nets); i++)     if (strcmp(name, nets[i].name) == 0)     ok = net_turn(&nets[i], threads);
     for (i = 0; i < COUNT(products); i++) if (strcmp(name, products[i].name) == 0) ok = product_turn(&products[i], threads);
     for (i = 0; i < COUNT(ops); i++)      if (strcmp(name, ops[i].name) == 0)      ok = op_turn(&ops[i], threads);
+    if (strcmp(name, "empty_region") == 0) ok = region_turn(threads);
     if (ok < 0) fprintf(stderr, "usage: bench list [WORD...] | NAME THREADS | openblas NAME THREADS | time COMMAND...\n");
     return ok < 0 ? 2 : !ok;
 }
