@@ -375,7 +375,8 @@ static int openblas_turn(const product *p, int threads)
     typedef void (*set_fn)(int);
     typedef void (*sgemm_fn)(int, int, int, int, int, int, float, const float *, int, const float *, int, float, float *, int);
     const nnt_allocator a = nnti_allocator(NULL);
-    void *library = dlopen("libopenblas.so.0", RTLD_NOW);
+    /* a processor younger than the library would else get the kernels for the oldest ones */
+    void *library = nnti_isa_best() == NNTI_ISA_AVX512 && setenv("OPENBLAS_CORETYPE", "SkylakeX", 0) ? NULL : dlopen("libopenblas.so.0", RTLD_NOW);
     void *set_at = library ? dlsym(library, "openblas_set_num_threads") : NULL, *sgemm_at = library ? dlsym(library, "cblas_sgemm") : NULL;
     set_fn set;
     sgemm_fn sgemm;
