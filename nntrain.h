@@ -708,7 +708,7 @@ enum {
     NNT_OP_AVGPOOL,             /* X -> Y                     variant 1: exclude_pad */
     NNT_OP_AVGPOOL_GRAD,        /* GY [MASK] -> GX            flag ACCUMULATE */
     NNT_OP_ADAPTIVE,            /* X -> Y                     adaptive average pooling */
-    NNT_OP_ADAPTIVE_GRAD,       /* GY [MASK] -> GX            flag ACCUMULATE */
+    NNT_OP_ADAPTIVE_GRAD,       /* GY [MASK] -> GX            flags ACCUMULATE; OVER when the output is 1 x 1 */
     NNT_OP_DROPOUT,             /* X -> Y                     f[0] = p; backward is the same op on gradients; X may be Y.
                                    variant 1: backward needs neither (the mask of a relu before it is taken from Y) */
     NNT_OP_NOISE,               /* X -> Y                     variant NNT_NOISE_..., f: amount, low, high, clamp; X may be Y */
@@ -736,7 +736,7 @@ enum {
     NNT_OPF_RELU = 1,           /* the result is passed through max(y, 0) */
     NNT_OPF_ACCUMULATE = 2,     /* GX += instead of = */
     NNT_OPF_MASK = 4,           /* finally GX = MASK > 0 ? GX : 0, that is backward of a relu whose output is MASK */
-    NNT_OPF_OVER = 8            /* with MASK: GX may be MASK itself. Asks for workspace */
+    NNT_OPF_OVER = 8            /* with MASK: GX may be MASK itself */
 };
 /* Roles: which operand a pointer is. */
 enum {
@@ -5494,6 +5494,7 @@ static int nnti_is_adaptive(const nnt_op *op)
 {
     return op->kind == NNT_OP_ADAPTIVE || op->kind == NNT_OP_ADAPTIVE_GRAD;
 }
+static int nnti_is_global_mean(const nnt_op *op) { return nnti_is_adaptive(op) && op->out_h == 1 && op->out_w == 1; }
 static nnti_span nnti_mean_rows(const nnt_op *op, int oy)
 {
     if (nnti_is_adaptive(op)) return nnti_adaptive_span(oy, op->in_h, op->out_h);
@@ -5611,19 +5612,33 @@ static void nnti_mean_planes(const nnti_exec *e, const nnt_op *op, const nnt_run
     int oy;
     (void)run;
     for (p = first; p < last; p++) {
-        if (nnti_is_adaptive(op) && out == 1)               /* the global mean */
+        if (nnti_is_global_mean(op))
             y[p] = (float)(nnti_total(e, x + p * in, in) / (double)in);
         else
             for (oy = 0; oy < op->out_h; oy++)
                 nnti_mean_row(e, op, x + p * in, oy, y + p * out + (int64_t)oy * op->out_w);
     }
 }
+/* Of the global mean: each value is the same share of the one gradient, or 0 where the mask is. gx may be the mask. */
+static void nnti_global_mean_grad(const nnt_op *op, int64_t plane)
+{
+    const int64_t in = nnti_in_plane(op);
+    const float *mask = (const float *)op->at[NNT_MASK];
+    const float g = 0.0f + ((const float *)op->at[NNT_GY])[plane] / (float)in;
+    float *gx = (float *)op->at[NNT_GX] + plane * in;
+    int64_t i;
+    if (mask) for (mask += plane * in, i = 0; i < in; i++) gx[i] = mask[i] > 0 ? g : 0;
+    else for (i = 0; i < in; i++) gx[i] = g;
+}
 static void nnti_mean_grad_planes(const nnti_exec *e, const nnt_op *op, const nnt_run *run, int64_t first, int64_t last)
 {
+    const int global = nnti_is_global_mean(op) && !(op->flags & NNT_OPF_ACCUMULATE);
     int64_t p;
     (void)run;
     for (p = first; p < last; p++) {
-        float *gx = nnti_begin_gx_plane(op, p);
+        float *gx;
+        if (global) { nnti_global_mean_grad(op, p); continue; }
+        gx = nnti_begin_gx_plane(op, p);
         nnti_mean_scatter(op, (const float *)op->at[NNT_GY] + p * nnti_out_plane(op), gx);
         nnti_end_gx_plane(e, op, gx, p);
     }
@@ -9394,8 +9409,9 @@ static nnt_result nnti_schedule_prove(const nnt_allocator *a, const nnti_chain *
    Reads the nodes of >>graph, writes nnti_plan: two flat lists of ops (one training step; prediction and evaluation),
    the values they pass on, and where each value lies. Touches no device. Chapter MEMORY above.
 
-   Backward is recorded once, by walking the nodes in reverse:
-   - a node's gradient is complete when its turn comes, since all that read its output have higher numbers;
+   Backward is recorded once, by walking the nodes from the loss to the input:
+   - a node's turn comes when all that read its output have had theirs, so its gradient is complete; of several branches
+     the longest goes first (nnti_lower_backwards);
    - relu has no backward of its own: the last op that adds to the gradient of its output also masks it by the sign of
      that output (NNT_OPF_MASK), so neither its input nor a mask is kept;
    - add, reshape and relu pass their gradient on in the same memory; who wants to change memory that others still
@@ -9425,6 +9441,9 @@ typedef struct nnti_lowering {
     int      *pooled;               /* maxpool -> conv or batchnorm node that is done together with it, -1; */
     int      *pools;                /*   conv or batchnorm node -> that maxpool, -1 */
     int       current;              /* the node that is being lowered */
+    int      *depth;                /* node -> nodes on the longest way from the input; */
+    int      *pending;              /*   readers that backward has not been through; */
+    int      *stack;                /*   nodes whose turn it is */
     nnti_grad_slot *slot;
     int      *shares;               /* value -> slots that hold it */
     size_t    share_cap;
@@ -9821,6 +9840,11 @@ static int nnti_can_mask(int kind)
     return kind == NNT_OP_CONV_DATA || kind == NNT_OP_CONV_POOL_DATA || kind == NNT_OP_LINEAR_DATA || kind == NNT_OP_MAXPOOL_GRAD || kind == NNT_OP_AVGPOOL_GRAD
         || kind == NNT_OP_ADAPTIVE_GRAD || kind == NNT_OP_BN_GRAD || kind == NNT_OP_CONCAT_GRAD || kind == NNT_OP_ACCUMULATE;
 }
+static int nnti_can_go_over_mask(const nnt_op *op)
+{
+    if (op->flags & NNT_OPF_ACCUMULATE) return 0;
+    return op->kind == NNT_OP_CONV_DATA || op->kind == NNT_OP_CONV_POOL_DATA || nnti_is_global_mean(op);
+}
 /* Backward of relu: the gradient of its output becomes 0 where the output is. Also for a max pooling that alone reads a
    relu: masking before or after it is the same, and its output is smaller. */
 static void nnti_mask_slot(nnti_lowering *l, int node)
@@ -9831,7 +9855,7 @@ static void nnti_mask_slot(nnti_lowering *l, int node)
     if (op >= 0 && l->shares[s->value] == 1 && nnti_can_mask(l->p->ops[op].kind) && !(l->p->ops[op].flags & NNT_OPF_MASK)) {
         nnt_op *o = &l->p->ops[op];
         o->flags |= NNT_OPF_MASK;
-        if ((o->kind == NNT_OP_CONV_DATA || o->kind == NNT_OP_CONV_POOL_DATA) && !(o->flags & NNT_OPF_ACCUMULATE)) o->flags |= NNT_OPF_OVER;
+        if (nnti_can_go_over_mask(o)) o->flags |= NNT_OPF_OVER;
         nnti_use(l, op, NNT_MASK, l->at[node]);
         return;
     }
@@ -9989,6 +10013,36 @@ static void nnti_lower_backward(nnti_lowering *l, int node)
     if (!l->failed) l->shares[l->slot[node].value]--;
 }
 
+static int nnti_goes_first(const nnti_lowering *l, int a, int b)
+{
+    return l->depth[a] != l->depth[b] ? l->depth[a] > l->depth[b] : a > b;
+}
+/* Backward of all nodes up to `last`. Where branches meet, the longest is followed to its end first: a residual block's
+   shortcut comes after its main branch and adds its part last, so that no gradient of the block's input has to wait
+   while the main branch works. */
+static void nnti_lower_backwards(nnti_lowering *l, int last)
+{
+    const nnt_net *net = l->net;
+    int i, k, top = 0;
+    for (i = 0; i <= last; i++) {
+        l->pending[i] = l->readers[i];
+        for (k = 0, l->depth[i] = 0; k < net->nodes[i].inputs; k++)
+            l->depth[i] = nnti_max(l->depth[i], l->depth[nnti_input_of(net, i, k)] + 1);
+    }
+    l->stack[top++] = last;
+    while (top > 0 && !l->failed) {
+        int node = l->stack[--top], base = top, place;
+        if (l->learns[node]) nnti_lower_backward(l, node);
+        for (k = 0; k < net->nodes[node].inputs; k++) {
+            int in = nnti_input_of(net, node, k);
+            if (--l->pending[in]) continue;
+            for (place = top++; place > base && nnti_goes_first(l, l->stack[place - 1], in); place--)
+                l->stack[place] = l->stack[place - 1];
+            l->stack[place] = in;
+        }
+    }
+}
+
 /* A value that is there before the first op and is filled from outside. */
 static int nnti_new_given(nnti_lowering *l, int node, const char *what, int64_t per_sample, size_t element)
 {
@@ -10039,7 +10093,7 @@ static int nnti_in_place(const nnt_op *op, int to, int from)
         return to == NNT_GX && from == NNT_GY;
     case NNT_OP_BN_GRAD:
         return to == NNT_GX && (from == NNT_GY || from == NNT_X) && !(op->flags & NNT_OPF_ACCUMULATE);
-    case NNT_OP_CONV_DATA: case NNT_OP_CONV_POOL_DATA:
+    case NNT_OP_CONV_DATA: case NNT_OP_CONV_POOL_DATA: case NNT_OP_ADAPTIVE_GRAD:
         return to == NNT_GX && from == NNT_MASK && (op->flags & NNT_OPF_OVER) != 0;
     case NNT_OP_CROSS_ENTROPY: case NNT_OP_MSE: case NNT_OP_BN_POOL_GRAD:
         return to == NNT_GX && from == NNT_X;
@@ -10751,8 +10805,7 @@ static void nnti_lower_program(nnti_lowering *l, nnti_plan *plan, int program, i
     if (l->failed) return;
     plan->x[program] = l->at[net->input];
     if (nnti_is_loss(t)) nnti_lower_loss(l, target, program, plan);
-    if (l->training)
-        for (i = last; i >= 0 && !l->failed; i--) if (l->needed[i] && l->learns[i]) nnti_lower_backward(l, i);
+    if (l->training) nnti_lower_backwards(l, last);
     if (l->failed) return;
     if (l->training) {
         for (i = 0; i <= last; i++) {       /* running statistics move once a step, when its loss is known to be finite */
@@ -10791,6 +10844,8 @@ static void nnti_add_workspace(nnti_lowering *l, const nnti_open_device *on)
     }
 }
 
+enum { NNTI_LOWERING_INTS = 8 };        /* arrays of nnti_lowering with an int for each node */
+
 typedef struct nnti_wish {              /* what to plan, beside the net */
     int target, batch;
     const nnti_open_device *on;
@@ -10817,7 +10872,7 @@ static nnt_result nnti_plan_program(nnt_net *net, nnti_plan *plan, int program, 
     l.value_cap = program ? &plan->predict_value_cap : &plan->train_value_cap;
     l.value_count = program ? &plan->predict_value_count : &plan->train_value_count;
     plan->labels[program] = plan->targets[program] = plan->loss[program] = -1;
-    ints = (int *)nnti_zalloc(&net->a, nodes * 5, sizeof *ints);
+    ints = (int *)nnti_zalloc(&net->a, nodes * NNTI_LOWERING_INTS, sizeof *ints);
     chars = (char *)nnti_zalloc(&net->a, nodes * 3, 1);
     l.slot = (nnti_grad_slot *)nnti_zalloc(&net->a, nodes, sizeof *l.slot);
     *arena = 0;
@@ -10829,6 +10884,9 @@ static nnt_result nnti_plan_program(nnt_net *net, nnti_plan *plan, int program, 
         l.readers = ints + 2 * nodes;
         l.pooled = ints + 3 * nodes;
         l.pools = ints + 4 * nodes;
+        l.depth = ints + 5 * nodes;
+        l.pending = ints + 6 * nodes;
+        l.stack = ints + 7 * nodes;
         l.needed = chars;
         l.learns = chars + nodes;
         l.fused = chars + 2 * nodes;
@@ -10842,7 +10900,7 @@ static nnt_result nnti_plan_program(nnt_net *net, nnti_plan *plan, int program, 
                 l.failed = (int)nnti_set_error(&net->error, NNT_ERR_MEMORY, "compile: out of memory while planning");
         }
     }
-    nnti_free(&net->a, ints, nodes * 5 * sizeof *ints);
+    nnti_free(&net->a, ints, nodes * NNTI_LOWERING_INTS * sizeof *ints);
     nnti_free(&net->a, chars, nodes * 3);
     nnti_free(&net->a, l.slot, nodes * sizeof *l.slot);
     nnti_free(&net->a, l.shares, l.share_cap * sizeof *l.shares);
