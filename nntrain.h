@@ -5138,17 +5138,62 @@ static void nnti_cpu_linear(const nnti_exec *e, const nnt_op *op, const nnt_run 
     nnti_gemm_run(e, &g, &x, op->workspace);
 }
 
+/* With flag OVER, so many columns of gx at a time are made in the workspace, then masked on their way out: a product
+   that takes several passes would write over the mask in the first. */
+enum { NNTI_OVER_COLUMNS = 512 };
+static int nnti_linear_data_columns(const nnt_op *op)
+{
+    return op->flags & NNT_OPF_OVER ? nnti_min(NNTI_OVER_COLUMNS, nnti_linear_in(op)) : nnti_linear_in(op);
+}
+static size_t nnti_linear_part_bytes(const nnt_op *op, int batch)
+{
+    if (!(op->flags & NNT_OPF_OVER)) return 0;
+    return nnti_round_up((size_t)batch * (size_t)nnti_linear_data_columns(op) * sizeof(float), NNTI_ALIGN);
+}
 static size_t nnti_cpu_linear_data_workspace(const nnti_exec *e, const nnt_op *op, int batch)
 {
-    const nnti_gemm g = nnti_gemm_new(e, batch, nnti_linear_in(op), nnti_linear_out(op));
-    return nnti_gemm_workspace(e, &g);
+    const nnti_gemm g = nnti_gemm_new(e, batch, nnti_linear_data_columns(op), nnti_linear_out(op));
+    return nnti_linear_part_bytes(op, batch) + nnti_gemm_workspace(e, &g);
+}
+typedef struct nnti_linear_part { const float *part, *mask; float *gx; int columns, in; } nnti_linear_part;
+
+static void nnti_linear_part_row(void *arg, int64_t n, int worker)
+{
+    const nnti_linear_part *p = (const nnti_linear_part *)arg;
+    const float *part = p->part + n * p->columns, *mask = p->mask + n * p->in;
+    float *gx = p->gx + n * p->in;
+    int i;
+    (void)worker;
+    for (i = 0; i < p->columns; i++) gx[i] = mask[i] > 0 ? part[i] : 0;
+}
+static void nnti_linear_data_over_mask(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    const int in = nnti_linear_in(op), out = nnti_linear_out(op), each = nnti_linear_data_columns(op);
+    const nnti_operand gy = nnti_operand_matrix((const float *)op->at[NNT_GY], run->count, out, 1);
+    float *part = (float *)op->workspace;
+    int i;
+    for (i = 0; i < in; i += each) {
+        nnti_gemm g = nnti_gemm_new(e, run->count, nnti_min(each, in - i), out);
+        nnti_linear_part rows;
+        g.b = nnti_operand_matrix((const float *)op->at[NNT_W] + i, g.n, 1, in);
+        g.c = part;
+        nnti_gemm_run(e, &g, &gy, (char *)op->workspace + nnti_linear_part_bytes(op, run->count));
+        rows.part = part;
+        rows.mask = (const float *)op->at[NNT_MASK] + i;
+        rows.gx = (float *)op->at[NNT_GX] + i;
+        rows.columns = (int)g.n;
+        rows.in = in;
+        nnti_parallel_if(e, run->count * g.n > 16384, run->count, nnti_linear_part_row, &rows);
+    }
 }
 /* gx[n][i] (+)= sum_o gy[n][o] w[o][i], then the mask */
 static void nnti_cpu_linear_data(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
 {
     const int in = nnti_linear_in(op), out = nnti_linear_out(op);
     const nnti_operand gy = nnti_operand_matrix((const float *)op->at[NNT_GY], run->count, out, 1);
-    nnti_gemm g = nnti_gemm_new(e, run->count, in, out);
+    nnti_gemm g;
+    if (op->flags & NNT_OPF_OVER) { nnti_linear_data_over_mask(e, op, run); return; }
+    g = nnti_gemm_new(e, run->count, in, out);
     g.b = nnti_operand_matrix((const float *)op->at[NNT_W], in, 1, in);
     g.c = (float *)op->at[NNT_GX];
     g.end.add = (op->flags & NNT_OPF_ACCUMULATE) != 0;
@@ -9843,7 +9888,8 @@ static int nnti_can_mask(int kind)
 static int nnti_can_go_over_mask(const nnt_op *op)
 {
     if (op->flags & NNT_OPF_ACCUMULATE) return 0;
-    return op->kind == NNT_OP_CONV_DATA || op->kind == NNT_OP_CONV_POOL_DATA || nnti_is_global_mean(op);
+    return op->kind == NNT_OP_CONV_DATA || op->kind == NNT_OP_CONV_POOL_DATA || op->kind == NNT_OP_LINEAR_DATA
+        || nnti_is_global_mean(op);
 }
 /* Backward of relu: the gradient of its output becomes 0 where the output is. Also for a max pooling that alone reads a
    relu: masking before or after it is the same, and its output is smaller. */
@@ -10093,7 +10139,7 @@ static int nnti_in_place(const nnt_op *op, int to, int from)
         return to == NNT_GX && from == NNT_GY;
     case NNT_OP_BN_GRAD:
         return to == NNT_GX && (from == NNT_GY || from == NNT_X) && !(op->flags & NNT_OPF_ACCUMULATE);
-    case NNT_OP_CONV_DATA: case NNT_OP_CONV_POOL_DATA: case NNT_OP_ADAPTIVE_GRAD:
+    case NNT_OP_CONV_DATA: case NNT_OP_CONV_POOL_DATA: case NNT_OP_LINEAR_DATA: case NNT_OP_ADAPTIVE_GRAD:
         return to == NNT_GX && from == NNT_MASK && (op->flags & NNT_OPF_OVER) != 0;
     case NNT_OP_CROSS_ENTROPY: case NNT_OP_MSE: case NNT_OP_BN_POOL_GRAD:
         return to == NNT_GX && from == NNT_X;

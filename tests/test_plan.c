@@ -429,7 +429,135 @@ static void recomputation_changes_no_bit(void)
     CHECK(nets > 80 && again > 700);
 }
 
+/* Residual blocks with batch norm, dropout and noise, momentum: 3 steps at each point of the curve and with 1, 2 and 4
+   threads end with the same bits as keeping all on one thread. */
+static nnt_node residual_net(nnt_net *net)
+{
+    nnt_node x = nnt_noise(nnt_input(net, 3, 8, 8), 0.05f);
+    int i;
+    x = nnt_relu(nnt_batchnorm(nnt_conv2d(x, 24, 3, 1, 1)));
+    for (i = 0; i < 7; i++) {
+        int stride = i == 5 ? 2 : 1, filters = i < 5 ? 24 : 32;
+        nnt_node y = nnt_relu(nnt_batchnorm(nnt_conv2d(x, filters, 3, stride, 1)));
+        y = nnt_batchnorm(nnt_conv2d(y, filters, 3, 1, 1));
+        x = nnt_relu(nnt_add(y, i == 5 ? nnt_batchnorm(nnt_conv2d(x, filters, 1, stride, 0)) : x));
+    }
+    x = nnt_linear(nnt_dropout(nnt_relu(nnt_linear(x, 24)), 0.4f), 5);
+    return nnt_cross_entropy(x);
+}
+static void every_point_of_a_curve_gives_the_same_bits_on_any_threads(void)
+{
+    static const int threads[3] = { 1, 2, 4 };
+    nnt_plan_point curve[12];
+    nnt_net *plain = nnt_new(NULL);
+    nnt_node loss = residual_net(plain);
+    float want[3];
+    int count, i, k, step, again = 0;
+    CHECKF(nnt_compile(plain, loss, usual(6)) == NNT_OK, "%s", nnt_error(plain));
+    for (step = 0; step < 3; step++) {
+        nnt_batch batch;
+        test_state = (uint64_t)step + 9;
+        batch = random_batch(step == 1 ? 4 : 6);
+        CHECK(nnt_step(plain, &batch, &want[step]) == NNT_OK);
+    }
+    for (k = 0; k < 3; k++) {
+        nnt_compile_desc d = usual(6);
+        nnt_net *net = nnt_new(NULL);
+        d.threads = threads[k];
+        count = nnt_plan_curve(net, residual_net(net), d, curve, 12);
+        nnt_free(net);
+        CHECKF(count >= 8, "a curve of %d points", count);
+        for (i = 0; i < count; i++) {
+            d.memory_limit = curve[i].total + curve[i].total / 50;
+            net = nnt_new(NULL);
+            CHECKF(nnt_compile(net, residual_net(net), d) == NNT_OK, "%s", nnt_error(net));
+            again += net->plan.memory.recomputed_ops;
+            for (step = 0; step < 3; step++) {
+                nnt_batch batch;
+                float got = 0;
+                test_state = (uint64_t)step + 9;
+                batch = random_batch(step == 1 ? 4 : 6);
+                CHECK(nnt_step(net, &batch, &got) == NNT_OK);
+                CHECKF(memcmp(&got, &want[step], sizeof got) == 0, "%d threads, point %d, step %d: loss %g, expected %g", threads[k], i, step, (double)got, (double)want[step]);
+            }
+            CHECKF(memcmp(plain->memory, net->memory, plain->plan.memory.fixed) == 0, "%d threads, point %d: weights, gradients, moments", threads[k], i);
+            nnt_free(net);
+        }
+    }
+    CHECK(again > 60);
+    nnt_free(plain);
+}
+
 /* ---- memory */
+
+#if defined(__unix__) && defined(__x86_64__)
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#define NNT_TEST_GUARDS
+
+/* Blocks that end where a page begins that nobody may touch; the one before is guarded too. guard_short: the block of
+   guard_size bytes is made that much shorter than asked for. */
+static size_t guard_size, guard_short;
+static size_t guard_pages(size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
+static void *guarded_alloc(void *user, size_t bytes, size_t align)
+{
+    size_t pages = guard_pages(bytes);
+    char *p = (char *)mmap(NULL, pages + 8192, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    (void)user;
+    if (p == MAP_FAILED || mprotect(p + 4096, pages, PROT_READ | PROT_WRITE)) return NULL;
+    p += 4096 + pages - (bytes + align - 1) / align * align;        /* the rest to the guard is below one alignment */
+    return bytes == guard_size ? p + guard_short : p;
+}
+static void guarded_free(void *user, void *p, size_t bytes)
+{
+    char *begin = (char *)((uintptr_t)p / 4096 * 4096) - 4096;
+    (void)user;
+    munmap(begin, guard_pages(bytes) + 8192);
+}
+static int steps_between_guards(nnt_compile_desc d)
+{
+    nnt_allocator a;
+    nnt_net *net;
+    int step, ok = 1;
+    a.alloc_fn = guarded_alloc;
+    a.free_fn = guarded_free;
+    a.user = NULL;
+    net = nnt_new(&a);
+    ok = nnt_compile(net, residual_net(net), d) == NNT_OK;
+    for (step = 0; step < 2 && ok; step++) {
+        nnt_batch batch = random_batch(6);
+        ok = nnt_step(net, &batch, NULL) == NNT_OK;
+    }
+    nnt_free(net);
+    return ok;
+}
+static void steps_stay_in_the_planned_bytes_and_use_them_to_the_end(void)
+{
+    int way;
+    for (way = 0; way < 3; way++) {
+        nnt_compile_desc d = usual(6);
+        nnt_net *net = nnt_new(NULL);
+        nnt_memory m;
+        int status = 0;
+        pid_t child;
+        if (way == 1) d.extra_work = 0.2f;
+        if (way == 2) d.recompute = NNT_RECOMPUTE_LEAST_MEMORY;
+        CHECK(nnt_plan(net, residual_net(net), d, &m) == NNT_OK);
+        nnt_free(net);
+        guard_size = guard_short = 0;
+        CHECKF(steps_between_guards(d), "way %d", way);
+        guard_size = m.total;
+        guard_short = 64;                   /* the last value would lie on the guard */
+        fflush(stdout);
+        child = fork();
+        if (child == 0) { _exit(steps_between_guards(d) ? 0 : 3); }
+        CHECK(child > 0 && waitpid(child, &status, 0) == child);
+        CHECKF(!(WIFEXITED(status) && (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 3)), "way %d: 64 bytes fewer were enough", way);
+        guard_short = 0;
+    }
+}
+#endif
 
 static void compile_takes_what_the_plan_said_and_steps_take_nothing(void)
 {
@@ -572,30 +700,54 @@ static double bytes_at(const nnt_plan_point *c, int count, double share, size_t 
     for (i = 0; i < count; i++) if (c[i].extra_work <= share + 1e-9 && c[i].total < best) best = c[i].total;
     return (double)(best - fixed) / batch;
 }
+/* 50 convolutions of 64 channels on 56 x 56, with or without batch norm: the depth at which recomputation pays most. */
+static nnt_node plain_chain(nnt_net *net, int channels, int height, int width, int classes, int with_norm)
+{
+    nnt_node x = nnt_input(net, channels, height, width);
+    nnt_conv_desc d;
+    int i;
+    memset(&d, 0, sizeof d);
+    d.filters = 64;
+    d.kernel = 3;
+    d.pad = 1;
+    d.no_bias = with_norm;
+    for (i = 0; i < 50; i++) {
+        x = nnt_conv2d_ex(x, d);
+        x = nnt_relu(with_norm ? nnt_batchnorm(x) : x);
+    }
+    return nnt_linear(nnt_global_avgpool(x), classes);
+}
+static nnt_node plain50(nnt_net *n, int c, int h, int w, int classes) { return plain_chain(n, c, h, w, classes, 0); }
+static nnt_node plain50bn(nnt_net *n, int c, int h, int w, int classes) { return plain_chain(n, c, h, w, classes, 1); }
+
 static void curves_of_known_nets_reach_the_published_study(void)
 {
-    static nnt_node (*const builders[4])(nnt_net *, int, int, int, int) = { alexnet, vgg16, resnet18, resnet50 };
-    static const char *const names[4] = { "AlexNet", "VGG-16", "ResNet-18", "ResNet-50" };
+    /* MB a sample at +0, 5, 10, 20, 33, 50 % of PyTorch's step: an independent simulation of optimal plans over the same
+       lowering (results.json of the study, d_full). 1 %: its fronts are thinned to 400 points, and it leaves out
+       dropout, labels, and the rounding of each value to 64 bytes. Plain-50-BN at +0 %: the study takes the mean of the
+       last batch norm's output sample by sample, here it is a map in the arena like the others. */
+    static const struct { nnt_node (*build)(nnt_net *, int, int, int, int); const char *name; int channels, size; double study[6]; } known[6] = {
+        { alexnet,   "AlexNet",     3, 224, { 1.51312, 1.466464, 1.383616, 1.164544, 1.164544, 1.164544 } },
+        { vgg16,     "VGG-16",      3, 224, { 37.994912, 23.883776, 19.668992, 17.461248, 17.461248, 17.461248 } },
+        { resnet18,  "ResNet-18",   3, 224, { 17.567648, 8.429568, 6.422528, 5.419008, 4.816896, 4.816896 } },
+        { resnet50,  "ResNet-50",   3, 224, { 81.297312, 33.128352, 24.698784, 17.373088, 13.158304, 11.03872 } },
+        { plain50,   "Plain-50",   64,  56, { 40.947872, 35.32816, 29.708448, 17.666208, 8.02816, 5.623968 } },
+        { plain50bn, "Plain-50-BN", 64, 56, { 80.285856 + 0.802816, 36.12672, 30.507008, 18.464768, 8.830976, 6.422528 } } };
     static const double shares[6] = { 0, 0.05, 0.10, 0.20, 0.33, 0.50 };
-    /* MB a sample from an independent simulation of optimal plans over the same lowering. AlexNet's study leaves out
-       dropout; ResNet-50's has three orders for the shortcut's backward where this library has one */
-    static const double study[4][6] = {
-        { 1.51, 1.47, 1.38, 1.16, 1.16, 1.16 }, { 37.99, 23.88, 19.67, 17.46, 17.46, 17.46 },
-        { 17.57, 8.43, 6.42, 5.42, 4.82, 4.82 }, { 81.30, 33.13, 24.70, 17.37, 13.16, 11.04 } };
-    static const double allowed[4] = { 1.015, 1.01, 1.01, 1.025 };
     static nnt_plan_point curve[1000];
     int n, k;
-    for (n = 0; n < 4; n++) {
+    for (n = 0; n < 6; n++) {
         nnt_net *net = nnt_new(NULL);
-        nnt_node loss = nnt_cross_entropy(builders[n](net, 3, 224, 224, 1000));
+        nnt_node loss = nnt_cross_entropy(known[n].build(net, known[n].channels, known[n].size, known[n].size, 1000));
         nnt_memory m;
         int count = nnt_plan_curve(net, loss, for_model(64), curve, 1000);
         CHECKF(nnt_plan(net, loss, for_model(64), &m) == NNT_OK, "%s", nnt_error(net));
-        printf("%-10s MB a sample:", names[n]);
+        printf("%-11s MB a sample:", known[n].name);
         for (k = 0; k < 6; k++) {
             double mb = bytes_at(curve, count, shares[k], m.fixed, 64) / 1e6;
-            printf("  +%g %% %.2f", 100 * shares[k], mb);
-            CHECKF(mb <= study[n][k] * allowed[n], "%s at +%g %%: %.3f, study %.3f", names[n], 100 * shares[k], mb, study[n][k]);
+            printf("  +%g %% %.3f", 100 * shares[k], mb);
+            CHECKF(mb <= known[n].study[k] * 1.01 && mb >= known[n].study[k] * 0.985, "%s at +%g %%: %.3f, study %.3f", known[n].name,
+                   100 * shares[k], mb, known[n].study[k]);
         }
         printf("\n");
         nnt_free(net);
@@ -778,6 +930,10 @@ int main(int argc, char **argv)
     TEST(fused_and_masked_relu_equals_the_plain_function);
     TEST(gradients_of_random_graphs_equal_differences_of_the_loss);
     TEST(recomputation_changes_no_bit);
+    TEST(every_point_of_a_curve_gives_the_same_bits_on_any_threads);
+#if defined(NNT_TEST_GUARDS)
+    TEST(steps_stay_in_the_planned_bytes_and_use_them_to_the_end);
+#endif
     TEST(compile_takes_what_the_plan_said_and_steps_take_nothing);
     TEST(planning_alone_takes_no_memory_of_the_device);
     TEST(memory_limit_is_kept_or_refused_with_the_batch_that_fits);
