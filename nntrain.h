@@ -9476,7 +9476,7 @@ typedef struct nnti_lowering {
     size_t   *value_cap;
     int      *value_count;
     int       batch, training, target;
-    int       failed;
+    int       failed, too_large;    /* too_large: because a size passes the address space, which a smaller batch cures */
     int      *at;                   /* node -> value of its output */
     int      *aux;                  /* node -> window indices or statistics */
     int      *readers;              /* node -> how many nodes that count read it */
@@ -9502,6 +9502,12 @@ static size_t nnti_values_bytes(const nnti_lowering *l, int64_t per_sample, size
     bytes = (size_t)count * element;
     return bytes >= NNTI_TOO_LARGE ? 0 : nnti_round_up(bytes, NNTI_ALIGN);
 }
+static int nnti_lowering_grow(nnti_lowering *l, void **list, size_t *cap, size_t count, size_t element)
+{
+    if (nnti_grow(&l->net->a, list, cap, count, element)) return 1;
+    l->failed = (int)nnti_set_error(&l->net->error, NNT_ERR_MEMORY, "compile: out of memory while planning");
+    return 0;
+}
 /* A new value of so many bytes (0: a size that passed size_t, which fails); its index. */
 static int nnti_new_value(nnti_lowering *l, int kind, int node, const char *what, size_t bytes)
 {
@@ -9510,19 +9516,14 @@ static int nnti_new_value(nnti_lowering *l, int kind, int node, const char *what
     if (l->failed) return 0;
     if (bytes == 0) {
         char name[NNTI_NAME_TEXT];
+        l->too_large = 1;
         l->failed = (int)nnti_set_error(&l->net->error, NNT_ERR_MEMORY, "compile: the %s of '%s' at batch %d passes the address space; use a smaller batch",
                                         what, nnti_node_name(&l->net->nodes[node], name), l->batch);
         return 0;
     }
-    if (!nnti_grow(&l->net->a, &values, l->value_cap, (size_t)*l->value_count + 1, sizeof **l->values)) {
-        l->failed = (int)nnti_set_error(&l->net->error, NNT_ERR_MEMORY, "compile: out of memory while planning");
-        return 0;
-    }
+    if (!nnti_lowering_grow(l, &values, l->value_cap, (size_t)*l->value_count + 1, sizeof **l->values)) return 0;
     *l->values = (nnti_value *)values;
-    if (!nnti_grow(&l->net->a, &shares, &l->share_cap, (size_t)*l->value_count + 1, sizeof *l->shares)) {
-        l->failed = (int)nnti_set_error(&l->net->error, NNT_ERR_MEMORY, "compile: out of memory while planning");
-        return 0;
-    }
+    if (!nnti_lowering_grow(l, &shares, &l->share_cap, (size_t)*l->value_count + 1, sizeof *l->shares)) return 0;
     l->shares = (int *)shares;
     l->shares[*l->value_count] = 0;
     v = &(*l->values)[*l->value_count];
@@ -9554,20 +9555,11 @@ static int nnti_emit(nnti_lowering *l, int kind, int node)
     nnt_op *op;
     int i;
     if (l->failed) return 0;
-    if (!nnti_grow(&l->net->a, &ops, &p->cap, (size_t)p->count + 1, sizeof *p->ops)) {
-        l->failed = (int)nnti_set_error(&l->net->error, NNT_ERR_MEMORY, "compile: out of memory while planning");
-        return 0;
-    }
+    if (!nnti_lowering_grow(l, &ops, &p->cap, (size_t)p->count + 1, sizeof *p->ops)) return 0;
     p->ops = (nnt_op *)ops;
-    if (!nnti_grow(&l->net->a, &operands, &p->operand_cap, ((size_t)p->count + 1) * NNT_ROLES, sizeof *p->operands)) {
-        l->failed = (int)nnti_set_error(&l->net->error, NNT_ERR_MEMORY, "compile: out of memory while planning");
-        return 0;
-    }
+    if (!nnti_lowering_grow(l, &operands, &p->operand_cap, ((size_t)p->count + 1) * NNT_ROLES, sizeof *p->operands)) return 0;
     p->operands = (int *)operands;
-    if (!nnti_grow(&l->net->a, &owner, &p->owner_cap, (size_t)p->count + 1, sizeof *p->owner)) {
-        l->failed = (int)nnti_set_error(&l->net->error, NNT_ERR_MEMORY, "compile: out of memory while planning");
-        return 0;
-    }
+    if (!nnti_lowering_grow(l, &owner, &p->owner_cap, (size_t)p->count + 1, sizeof *p->owner)) return 0;
     p->owner = (int *)owner;
     p->owner[p->count] = l->current;
     for (i = 0; i < NNT_ROLES; i++) p->operands[p->count * NNT_ROLES + i] = -1;
@@ -9651,16 +9643,19 @@ static int nnti_keeps_sign(const nnti_lowering *l, int node)
         node = in;
     }
 }
+/* The relu that alone reads this node, if the node's op can do it on the way out; -1: none. */
+static int nnti_fusable_relu(const nnti_lowering *l, int node)
+{
+    int next = nnti_only_reader(l, node);
+    return next >= 0 && l->net->nodes[next].kind == NNTI_NODE_ACT && l->net->nodes[next].geometry.variant == NNT_ACT_RELU ? next : -1;
+}
 /* The max pooling that takes all that this conv or batchnorm makes, perhaps through a relu; -1: none. The map between
    them then never lies in the arena. */
 static int nnti_fusable_pool(const nnti_lowering *l, int node, int *relu)
 {
-    int next = nnti_only_reader(l, node);
-    *relu = 0;
-    if (next >= 0 && l->net->nodes[next].kind == NNTI_NODE_ACT && l->net->nodes[next].geometry.variant == NNT_ACT_RELU) {
-        *relu = next;
-        next = nnti_only_reader(l, next);
-    }
+    int next = nnti_fusable_relu(l, node);
+    *relu = next >= 0 ? next : 0;
+    next = nnti_only_reader(l, next >= 0 ? next : node);
     if (l->net->nodes[node].keep || (*relu && l->net->nodes[*relu].keep)) return -1;    /* there has to be a value to keep */
     return next >= 0 && l->net->nodes[next].kind == NNTI_NODE_MAXPOOL ? next : -1;
 }
@@ -9686,18 +9681,6 @@ static int nnti_emit_pooling(nnti_lowering *l, int kind, int node, int pool, int
         nnti_use(l, op, NNT_AUX, l->aux[pool]);
     }
     return op;
-}
-/* The relu that alone reads this node, if the node's op can do it on the way out; -1: none. */
-static int nnti_fusable_relu(const nnti_lowering *l, int node)
-{
-    int i;
-    if (l->readers[node] != 1 || node == l->target) return -1;
-    for (i = node + 1; i < l->net->node_count; i++) {
-        const nnti_node *n = &l->net->nodes[i];
-        if (!l->needed[i] || n->kind != NNTI_NODE_ACT || n->geometry.variant != NNT_ACT_RELU) continue;
-        if (nnti_input_of(l->net, i, 0) == node) return i;
-    }
-    return -1;
 }
 static void nnti_fuse_relu(nnti_lowering *l, int op, int node)
 {
@@ -10802,8 +10785,9 @@ static nnt_result nnti_schedule_training(nnt_net *net, nnti_plan *plan, const nn
                 m->extra_work = work > 0 ? q.extra / work : 0;
                 m->recomputed_ops = q.repeated;
                 *arena = persistent + (size_t)q.arena;
-                if (!nnti_apply_schedule(&s, &q, plan, persistent)) r = NNT_ERR_MEMORY;
+                r = nnti_schedule_prove(&net->a, &s.chain, &q, &net->error);
             }
+            if (!r && !nnti_apply_schedule(&s, &q, plan, persistent)) r = NNT_ERR_MEMORY;
         }
         nnti_schedule_free(&net->a, &q);
         nnti_planner_free(&planner);
@@ -10901,9 +10885,10 @@ typedef struct nnti_wish {              /* what to plan, beside the net */
     int cap, *count;
     size_t floor;                       /*   and what prediction needs in any case */
     double *step_work;
+    int too_large;                      /* out: it failed because a size passes the address space */
 } nnti_wish;
 
-static nnt_result nnti_plan_program(nnt_net *net, nnti_plan *plan, int program, const nnti_wish *w, size_t *arena)
+static nnt_result nnti_plan_program(nnt_net *net, nnti_plan *plan, int program, nnti_wish *w, size_t *arena)
 {
     nnti_lowering l;
     size_t nodes = (size_t)net->node_count;
@@ -10950,6 +10935,7 @@ static nnt_result nnti_plan_program(nnt_net *net, nnti_plan *plan, int program, 
     nnti_free(&net->a, chars, nodes * 3);
     nnti_free(&net->a, l.slot, nodes * sizeof *l.slot);
     nnti_free(&net->a, l.shares, l.share_cap * sizeof *l.shares);
+    w->too_large |= l.too_large;
     return (nnt_result)l.failed;
 }
 
@@ -11049,6 +11035,7 @@ static nnt_result nnti_make_plan(nnt_net *net, int target, const nnt_compile_des
     }
     if (!nnti_add_size(m->fixed, m->arena, &m->total)) {
         nnti_plan_free(&net->a, plan);
+        wish->too_large = 1;
         return nnti_set_error(&net->error, NNT_ERR_MEMORY, "compile: batch %d passes the address space; use a smaller batch", d->batch);
     }
     if (!trains) m->total_store_all = m->total_least = m->total;
@@ -12672,7 +12659,7 @@ static nnt_result nnti_check_compile(nnt_net *net, nnt_node loss, const nnt_comp
                               loss.id, nnti_node_kind_name(&net->nodes[*target]));
     return nnti_make_names(net);
 }
-/* The largest batch below `high` whose plan fits, 0: none. A plan's size grows with its batch. */
+/* The largest batch below `high` whose plan fits, 0: none; -1 after an error. A plan's size grows with its batch. */
 static int nnti_batch_that_fits(nnt_net *net, int target, const nnt_compile_desc *d, const nnti_open_device *on, int high)
 {
     int low = 0;                            /* low fits, high does not */
@@ -12680,9 +12667,12 @@ static int nnti_batch_that_fits(nnt_net *net, int target, const nnt_compile_desc
     nnti_error kept = net->error;
     while (high - low > 1) {
         nnti_plan plan;
+        nnti_wish wish;
         int fits;
+        memset(&wish, 0, sizeof wish);
         trial.batch = low + (high - low) / 2;
-        fits = nnti_make_plan(net, target, &trial, on, &plan, NULL) == NNT_OK;
+        fits = nnti_make_plan(net, target, &trial, on, &plan, &wish) == NNT_OK;
+        if (!fits && !wish.too_large) return -1;
         if (fits) {
             fits = plan.memory.total <= d->memory_limit;
             nnti_plan_free(&net->a, &plan);
@@ -12715,6 +12705,7 @@ static nnt_result nnti_plan_checked(nnt_net *net, int target, const nnt_compile_
     if (!d->memory_limit || m.total <= d->memory_limit) return NNT_OK;
     nnti_plan_free(&net->a, plan);
     fits = nnti_batch_that_fits(net, target, d, on, d->batch);
+    if (fits < 0) return (nnt_result)net->error.code;
     recomputing[0] = 0;
     if (m.recomputed_ops)
         nnti_format(recomputing, sizeof recomputing, " and recomputing gets it to %B (+%g %% work)", m.total, floor(1000.0 * m.extra_work + 0.5) / 10.0);
@@ -12780,16 +12771,16 @@ NNT_API int nnt_plan_curve(nnt_net *net, nnt_node loss, nnt_compile_desc desc, n
 NNT_API int nnt_max_batch(nnt_net *net, nnt_node loss, nnt_compile_desc desc)
 {
     nnti_open_device *on = NULL;
-    int target = 0, opened, batch, top = 1 << 20;
+    int target = 0, opened, batch;
     if (!net) return 0;
     desc.batch = 1;
     if (nnti_check_compile(net, loss, &desc, &target)) return 0;
     if (!desc.memory_limit) { nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "nnt_max_batch: memory_limit is 0; it asks what fits within one"); return 0; }
     opened = net->open_count;
     if (nnti_open(net, "plan", desc.device, desc.threads, &on)) return 0;
-    batch = nnti_batch_that_fits(net, target, &desc, on, top);
+    batch = nnti_batch_that_fits(net, target, &desc, on, INT_MAX);
     if (net->open_count > opened) nnti_close_last(net);
-    return batch;
+    return nnti_max(0, batch);
 }
 
 /* Addresses for the operands of a program, once the memory is there. */

@@ -16,12 +16,12 @@ static float test_value(void) { return (float)test_random() / 1073741824.0f - 1.
 
 /* ---- allocator that counts */
 
-static int64_t live_bytes, live_blocks, alloc_calls;
+static int64_t live_bytes, live_blocks, alloc_calls, alloc_fails_at;     /* fails_at: call from 1, 0: none */
 static size_t largest;
 static void *count_alloc(void *user, size_t bytes, size_t align)
 {
     (void)user;
-    alloc_calls++;
+    if (++alloc_calls == alloc_fails_at) return NULL;
     live_bytes += (int64_t)bytes;
     live_blocks++;
     if (bytes > largest) largest = bytes;
@@ -631,6 +631,46 @@ static void memory_limit_is_kept_or_refused_with_the_batch_that_fits(void)
 }
 
 /* 2,155,872,256 values in one activation: past 2^31. The null device runs the plan without the memory. */
+/* A planner that runs out of host memory says so; it does not take that for a batch that does not fit. */
+static void largest_batch_is_exact_or_an_error(void)
+{
+    nnt_allocator a = counting();
+    nnt_compile_desc d = usual(1);
+    int64_t fail;
+    int want = 0, got = 0;
+    d.memory_limit = (size_t)1 << 44;       /* a million samples and more fit */
+    for (fail = 0; fail == 0 || alloc_fails_at; fail++) {
+        nnt_net *net;
+        nnt_node loss;
+        live_bytes = live_blocks = alloc_calls = 0;
+        alloc_fails_at = 0;
+        net = nnt_new(&a);
+        loss = nnt_cross_entropy(nnt_linear(nnt_input(net, 3, 32, 32), 10));
+        alloc_calls = 0;
+        alloc_fails_at = fail;
+        got = nnt_max_batch(net, loss, d);
+        if (fail == 0) want = got;
+        if (fail == 0 || alloc_calls < fail) alloc_fails_at = 0;
+        if (fail > 40) { fail += fail / 4; }    /* each plan allocates alike */
+        CHECKF(got == want || (got == 0 && nnt_error_code(net) == NNT_ERR_MEMORY && strstr(nnt_error(net), "out of memory")),
+               "call %d fails: batch %d, expected %d or an error; %s", (int)alloc_fails_at, got, want, nnt_error(net));
+        nnt_free(net);
+        CHECK(live_bytes == 0);
+        if (fail == 0) alloc_fails_at = 1;
+    }
+    alloc_fails_at = 0;
+    CHECKF(want > (1 << 24), "%d", want);
+    {
+        nnt_net *net = nnt_new(NULL);
+        nnt_node loss = nnt_cross_entropy(nnt_linear(nnt_input(net, 3, 32, 32), 10));
+        nnt_memory m;
+        d.batch = want;
+        CHECK(nnt_plan(net, loss, d, &m) == NNT_OK && m.total <= d.memory_limit);
+        d.batch = want + 1;
+        CHECK(nnt_plan(net, loss, d, &m) == NNT_ERR_MEMORY);
+        nnt_free(net);
+    }
+}
 static void more_than_2_to_31_values_are_planned_exactly(void)
 {
     nnt_net *net = nnt_new(NULL);
@@ -937,6 +977,7 @@ int main(int argc, char **argv)
     TEST(compile_takes_what_the_plan_said_and_steps_take_nothing);
     TEST(planning_alone_takes_no_memory_of_the_device);
     TEST(memory_limit_is_kept_or_refused_with_the_batch_that_fits);
+    TEST(largest_batch_is_exact_or_an_error);
     TEST(more_than_2_to_31_values_are_planned_exactly);
     TEST(sizes_past_the_address_space_are_refused);
     TEST(null_device_counts_ops_of_a_step);
