@@ -34,7 +34,6 @@
        }
 
    WHAT IT DOES NOT DO
-     - run on a GPU: the interface for devices is here (DEVICES), a backend for one is not yet
      - read folders of pictures, augment pictures, stop in the middle of a run and go on later
      - several inputs or several losses in one net; recurrent nets, attention, transposed convolution
      - numbers other than 32-bit floats; saved weights in f16, bf16 and f64 are converted when loaded
@@ -149,8 +148,10 @@
      The random numbers themselves are the same everywhere.
 
    DEVICES
-     "cpu" computes; "null" counts ops and bytes and computes nothing, for tests and planning. A device is a struct of
-     functions (nnt_backend) that is given resolved ops; see there. What a device can't do is an error at compile.
+     "cpu" computes; "null" counts ops and bytes and computes nothing, for tests and planning. "cuda", "cuda:1", ... are
+     there when nntrain_cuda.cu is compiled and linked with the program: nvcc program.c nntrain_cuda.cu -lcublas -lcublasLt.
+     A device is a struct of functions (nnt_backend) that is given resolved ops; see there. What a device can't do is an
+     error at compile.
 
    FILES
      Weights are safetensors, f32, under "layer.weight", "layer.bias", "layer.running_mean", "layer.running_var": name
@@ -418,7 +419,17 @@ typedef struct nnt_compile_desc {
     int           segments;         /* for NNT_RECOMPUTE_SEGMENTS */
     nnt_parallel_fn parallel_for;   /* NULL: the net has threads of its own */
     void         *parallel_user;
+    int           precision;        /* NNT_FP32, or on a GPU NNT_TF32, NNT_BF16 */
 } nnt_compile_desc;
+
+/* What the factors of matrix products (convolutions, linear layers, both ways) may be rounded to before they are
+   multiplied, which a GPU's tensor cores do many times faster. Values, weights, sums and all else stay 32-bit floats, so
+   that nothing has to be scaled. */
+enum {
+    NNT_FP32 = 0,                   /* not at all */
+    NNT_TF32,                       /* 11 significant bits. What PyTorch does in convolutions unless told otherwise */
+    NNT_BF16                        /* 8 significant bits */
+};
 
 /* Which forward values are made again in backward instead of being kept. The same bits in every case. */
 enum {
@@ -756,6 +767,7 @@ typedef struct nnt_op {
     int   pool_kernel_h, pool_kernel_w, pool_stride_h, pool_stride_w, pool_pad_h, pool_pad_w;
     int   channel_offset;           /* CONCAT */
     int   ignore_label, use_ignore; /* CROSS_ENTROPY */
+    int   precision;                /* of matrix products: NNT_FP32, _TF32, _BF16 */
     uint32_t stream;                /* of random numbers: differs for each layer that uses them */
     float f[4];
     int64_t count;                  /* UPDATE, GRAD_NORM: values */
@@ -783,12 +795,13 @@ typedef struct nnt_run {
 
 /* A device's functions. Order of calls: open; alloc; workspace for each op; run, upload, download in any order; release;
    close. Functions get the device that open made. All return NNT_OK or write a sentence to the device's text that
-   `error` gives. Members marked (optional) may be NULL. */
-#define NNT_BACKEND_ABI 1
+   `error` gives. Members marked (optional) may be NULL. Work may still be under way when run, upload, fill, random and
+   axpby return, as long as it looks to later calls as if it were done; its failure is then the result of a later call. */
+#define NNT_BACKEND_ABI 2
 typedef struct nnt_backend {
     int abi;                                                            /* NNT_BACKEND_ABI */
     const char *name;                                                   /* "cpu", "cuda", "null" */
-    int        (*count)(void);                                          /* devices present */
+    int        (*count)(void);                                          /* devices present; with 0, open is asked why */
     nnt_result (*open)(const nnt_allocator *a, int index, int threads, void **device, char *why, size_t cap);
     void       (*close)(void *device);
     void      *(*alloc)(void *device, size_t bytes);                    /* NULL when there is no memory; aligned to 64 */
@@ -804,6 +817,11 @@ typedef struct nnt_backend {
     nnt_result (*random)(void *device, float *to, int64_t count, int kind, float a, float b, uint64_t seed); /* NNT_RANDOM_... */
     nnt_result (*axpby)(void *device, float *y, float a, const float *x, float b, const float *z, int64_t count); /* y = a x + b z; z NULL: y = a x */
     void       (*host_threads)(void *device, nnt_parallel_fn fn, void *user);   /* (optional) compute on these. NULL: it needs none */
+    nnt_result (*memory)(void *device, size_t *unused, size_t *total);  /* (optional) bytes free and in all, for the sentence when alloc fails */
+    int        (*precision)(void *device, int precision);               /* (optional) whether products can be NNT_TF32, _BF16. NULL: no */
+    nnt_result (*fetch)(void *device, const void *from, size_t bytes);  /* (optional) begins a download of at most 64 bytes that the next
+                                                                           download of the same bytes finishes; work that is run between
+                                                                           the two goes on behind it. Only for work that is under way when run returns */
 } nnt_backend;
 enum { NNT_RANDOM_NORMAL = 0, NNT_RANDOM_UNIFORM, NNT_RANDOM_ADD_NORMAL };   /* b n + a; [a, b); += a n */
 
@@ -9475,7 +9493,7 @@ typedef struct nnti_lowering {
     nnti_value **values;
     size_t   *value_cap;
     int      *value_count;
-    int       batch, training, target;
+    int       batch, training, target, precision;
     int       failed, too_large;    /* too_large: because a size passes the address space, which a smaller batch cures */
     int      *at;                   /* node -> value of its output */
     int      *aux;                  /* node -> window indices or statistics */
@@ -9568,6 +9586,7 @@ static int nnti_emit(nnti_lowering *l, int kind, int node)
     op->kind = kind;
     op->node = node + 1;
     op->stream = (uint32_t)(node + 1);
+    op->precision = l->precision;
     op->flops = n->flops;
     if (kind == NNT_OP_CONV_POOL || kind == NNT_OP_CONV_POOL_DATA || kind == NNT_OP_CONV_POOL_WEIGHT || kind == NNT_OP_BN_POOL || kind == NNT_OP_BN_POOL_GRAD) {
         const nnt_op *pool = &l->net->nodes[l->pools[node]].geometry;
@@ -10898,6 +10917,7 @@ static nnt_result nnti_plan_program(nnt_net *net, nnti_plan *plan, int program, 
     l.net = net;
     l.batch = w->batch;
     l.training = program == 0;
+    l.precision = w->desc->precision;
     l.p = program ? &plan->predict : &plan->train;
     l.values = program ? &plan->predict_values : &plan->train_values;
     l.value_cap = program ? &plan->predict_value_cap : &plan->train_value_cap;
@@ -12388,7 +12408,7 @@ static void nnti_cpu_host_threads(void *device, nnt_parallel_fn fn, void *user)
 static const nnt_backend nnti_cpu_backend = {
     NNT_BACKEND_ABI, "cpu", nnti_cpu_count, nnti_cpu_open, nnti_cpu_close, nnti_cpu_alloc, nnti_cpu_release,
     nnti_cpu_transfer, nnti_cpu_transfer, nnti_cpu_fill_memory, NULL, nnti_cpu_workspace, nnti_cpu_run, NULL, NULL,
-    nnti_cpu_make_random, nnti_cpu_combine, nnti_cpu_host_threads
+    nnti_cpu_make_random, nnti_cpu_combine, nnti_cpu_host_threads, NULL, NULL, NULL
 };
 
 /* ============================================================================
@@ -12452,7 +12472,8 @@ static nnt_result nnti_null_combine(void *device, float *y, float a, const float
 }
 static const nnt_backend nnti_null_backend = {
     NNT_BACKEND_ABI, "null", nnti_cpu_count, nnti_null_open, nnti_null_close, nnti_null_alloc, nnti_null_release,
-    nnti_null_upload, nnti_null_download, nnti_null_fill, NULL, NULL, nnti_null_run, NULL, NULL, nnti_null_random, nnti_null_combine, NULL
+    nnti_null_upload, nnti_null_download, nnti_null_fill, NULL, NULL, nnti_null_run, NULL, NULL, nnti_null_random, nnti_null_combine,
+    NULL, NULL, NULL, NULL
 };
 
 /* ============================================================================
@@ -12490,7 +12511,7 @@ static nnt_result nnti_find_device(nnt_net *net, const char *where, const char *
         for (i = 0; i < NNTI_MAX_BACKENDS && nnti_backends[i]; i++) nnti_put(&t, "%s%s", i ? ", " : "", nnti_backends[i]->name);
         nnti_text_end(&t);
         if (length == 4 && strncmp(device, "cuda", 4) == 0)
-            return nnti_set_error(&net->error, NNT_ERR_DEVICE, "%s: device '%s': this program was built without CUDA; there are: %s", where, device, known);
+            return nnti_set_error(&net->error, NNT_ERR_DEVICE, "%s: device '%s': this program was built without CUDA; compile and link nntrain_cuda.cu with it: nvcc ... nntrain_cuda.cu -lcublas -lcublasLt; there are: %s", where, device, known);
         return nnti_set_error(&net->error, NNT_ERR_DEVICE, "%s: device '%s' is unknown; there are: %s", where, device, known);
     }
     *backend = nnti_backends[found];
@@ -12502,9 +12523,8 @@ static nnt_result nnti_find_device(nnt_net *net, const char *where, const char *
             return nnti_set_error(&net->error, NNT_ERR_DEVICE, "%s: device '%s': behind the colon stands a number from 0 on", where, device);
         *index = (int)v;
     }
-    if (*index >= count)
-        return nnti_set_error(&net->error, NNT_ERR_DEVICE, "%s: device '%s': there %s %d of this kind%s", where, device, count == 1 ? "is" : "are", count,
-                              count > 0 ? ", counted from 0" : "");
+    if (count > 0 && *index >= count)
+        return nnti_set_error(&net->error, NNT_ERR_DEVICE, "%s: device '%s': there %s %d of this kind, counted from 0", where, device, count == 1 ? "is" : "are", count);
     return NNT_OK;
 }
 
@@ -12650,6 +12670,8 @@ static nnt_result nnti_check_compile(nnt_net *net, nnt_node loss, const nnt_comp
         return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "compile: recompute %d is none of NNT_RECOMPUTE_...", d->recompute);
     if (d->recompute == NNT_RECOMPUTE_SEGMENTS && d->segments < 1)
         return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "compile: %d segments; it must be at least 1", d->segments);
+    if (d->precision < NNT_FP32 || d->precision > NNT_BF16)
+        return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "compile: precision %d is none of NNT_FP32, NNT_TF32, NNT_BF16", d->precision);
     if (!nnti_finite(d->extra_work) || d->extra_work < 0)
         return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "compile: extra_work %g; it must be finite and not negative", (double)d->extra_work);
     r = nnti_check_optimizer(net, &d->optimizer);
@@ -12685,10 +12707,14 @@ static int nnti_batch_that_fits(nnt_net *net, int target, const nnt_compile_desc
 }
 static nnt_result nnti_plan_checked(nnt_net *net, int target, const nnt_compile_desc *d, const nnti_open_device *on, nnti_plan *plan)
 {
-    nnt_result r = nnti_make_plan(net, target, d, on, plan, NULL);
+    nnt_result r;
     nnt_memory m;
     int i, k, fits;
     char recomputing[96], fitting[64];
+    if (d->precision != NNT_FP32 && !(on->backend->precision && on->backend->precision(on->device, d->precision)))
+        return nnti_set_error(&net->error, NNT_ERR_UNSUPPORTED, "compile: device '%s' can't multiply in %s; leave precision at NNT_FP32", on->text,
+                              d->precision == NNT_TF32 ? "NNT_TF32" : "NNT_BF16");
+    r = nnti_make_plan(net, target, d, on, plan, NULL);
     if (r) return r;
     for (k = 0; k < 2 && on->backend->supports; k++) {
         const nnti_program *p = k ? &plan->predict : &plan->train;
@@ -12713,6 +12739,24 @@ static nnt_result nnti_plan_checked(nnt_net *net, int target, const nnt_compile_
     else nnti_format(fitting, sizeof fitting, "not even batch 1 fits");
     return nnti_set_error(&net->error, NNT_ERR_MEMORY, "compile: needs %B at batch %d; memory_limit is %B%s; %s",
                           m.recomputed_ops ? m.total_store_all : m.total, d->batch, d->memory_limit, recomputing, fitting);
+}
+
+/* The device has no room for the plan. One that tells what is free is told what would fit. */
+static nnt_result nnti_device_is_full(nnt_net *net, int target, const nnt_compile_desc *d, const nnti_open_device *on, size_t needs)
+{
+    nnt_compile_desc trial = *d;
+    size_t unused = 0, total = 0;
+    char fitting[64];
+    int fits = 0;
+    if (!on->backend->memory || on->backend->memory(on->device, &unused, &total))
+        return nnti_set_error(&net->error, NNT_ERR_MEMORY, "compile: device '%s' is out of memory: batch %d needs %B; use a smaller batch", on->text, d->batch, needs);
+    trial.memory_limit = unused;
+    if (unused) fits = nnti_batch_that_fits(net, target, &trial, on, d->batch + 1);
+    if (fits > d->batch - 1 && d->batch > 0) nnti_format(fitting, sizeof fitting, "set memory_limit to that, so that values are recomputed");
+    else if (fits) nnti_format(fitting, sizeof fitting, "batch %d fits", fits);
+    else nnti_format(fitting, sizeof fitting, "not even batch 1 fits");
+    return nnti_set_error(&net->error, NNT_ERR_MEMORY, "compile: device '%s' is out of memory: batch %d needs %B, %B of %B are free; %s", on->text, d->batch, needs,
+                          unused, total, fitting);
 }
 
 NNT_API nnt_result nnt_plan(nnt_net *net, nnt_node loss, nnt_compile_desc desc, nnt_memory *out)
@@ -12865,7 +12909,7 @@ NNT_API nnt_result nnt_compile(nnt_net *net, nnt_node loss, nnt_compile_desc des
         net->memory_bytes = m->total;
         net->memory = (float *)on->backend->alloc(on->device, m->total);
         if (!net->memory) {
-            r = nnti_set_error(&net->error, NNT_ERR_MEMORY, "compile: device '%s' is out of memory: batch %d needs %B; use a smaller batch", on->text, desc.batch, m->total);
+            r = nnti_device_is_full(net, target, &desc, on, m->total);
         } else {
             net->on = on;
             net->desc = desc;
@@ -14417,7 +14461,10 @@ static int nnti_accumulates(const nnt_net *net) { return nnti_max(1, net->desc.o
    compiled batch, and the update's grad_scale puts the sum of all weights in its place. */
 static nnt_result nnti_forward_backward(nnt_net *net, const nnt_batch *b, const char *where, nnt_run *run)
 {
+    const nnti_open_device *on = net->on;
     const nnti_program *p = &net->plan.train;
+    /* backward is under way while the loss is looked at; gradients that are added to wait until it is known to be finite */
+    const int ahead = on->backend->fetch != NULL && !net->pending;
     nnt_result r;
     memset(run, 0, sizeof *run);
     run->count = b->count;
@@ -14427,6 +14474,11 @@ static nnt_result nnti_forward_backward(nnt_net *net, const nnt_batch *b, const 
     run->loss_scale = nnti_accumulates(net) > 1 ? 1.0f / (float)net->desc.batch : 0.0f;
     r = nnti_put_batch(net, 0, b, 0, b->count, where);
     if (!r) r = nnti_run_ops(net, p, 0, p->loss_op + 1, run, where);
+    if (!r && ahead) {
+        r = on->backend->fetch(on->device, nnti_value_address(net, 0, net->plan.loss[0]), sizeof net->last_loss);
+        if (r) return nnti_device_failed(net, on, r, where);
+        r = nnti_run_ops(net, p, p->loss_op + 1, p->count - p->update_ops, run, where);
+    }
     if (!r) r = nnti_get_loss(net, 0, &net->last_loss, where);
     if (r) return r;
     if (!nnti_finite_double(net->last_loss.sum) || !nnti_finite((float)nnti_mean_loss(&net->last_loss))) {
@@ -14436,7 +14488,7 @@ static nnt_result nnti_forward_backward(nnt_net *net, const nnt_batch *b, const 
         return nnti_set_error(&net->error, NNT_ERR_NOT_FINITE, "%s: the loss of step %I is %g%s; nothing was updated; a smaller learning rate (now %g) or clip_norm may help",
                               where, net->steps, nnti_mean_loss(&net->last_loss), last, (double)nnt_learning_rate(&net->desc.optimizer, net->updates));
     }
-    return nnti_run_ops(net, p, p->loss_op + 1, p->count - p->update_ops, run, where);
+    return ahead ? NNT_OK : nnti_run_ops(net, p, p->loss_op + 1, p->count - p->update_ops, run, where);
 }
 
 /* One pass over all trained parameters. */

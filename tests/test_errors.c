@@ -172,8 +172,8 @@ static void compiles_that_cannot_be(void)
     d = usual(); d.threads = -1;            check_compile(d, NNT_ERR_ARGUMENT, "compile: -1 threads; 0 means all cores, at most 256");
     d = usual(); d.device = "gpu";          check_compile(d, NNT_ERR_DEVICE, "compile: device 'gpu' is unknown; there are: cpu, null");
     d = usual(); d.device = "";             check_compile(d, NNT_ERR_DEVICE, "compile: device '' is unknown; there are: cpu, null");
-    d = usual(); d.device = "cuda";         check_compile(d, NNT_ERR_DEVICE, "compile: device 'cuda': this program was built without CUDA; there are: cpu, null");
-    d = usual(); d.device = "cuda:7";       check_compile(d, NNT_ERR_DEVICE, "compile: device 'cuda:7': this program was built without CUDA; there are: cpu, null");
+    d = usual(); d.device = "cuda";         check_compile(d, NNT_ERR_DEVICE, "compile: device 'cuda': this program was built without CUDA; compile and link nntrain_cuda.cu with it: nvcc ... nntrain_cuda.cu -lcublas -lcublasLt; there are: cpu, null");
+    d = usual(); d.device = "cuda:7";       check_compile(d, NNT_ERR_DEVICE, "compile: device 'cuda:7': this program was built without CUDA; compile and link nntrain_cuda.cu with it: nvcc ... nntrain_cuda.cu -lcublas -lcublasLt; there are: cpu, null");
     d = usual(); d.device = "cpu:1";        check_compile(d, NNT_ERR_DEVICE, "compile: device 'cpu:1': there is 1 of this kind, counted from 0");
     d = usual(); d.device = "cpu:-1";       check_compile(d, NNT_ERR_DEVICE, "compile: device 'cpu:-1': behind the colon stands a number from 0 on");
     d = usual(); d.device = "cpu:x";        check_compile(d, NNT_ERR_DEVICE, "compile: device 'cpu:x': behind the colon stands a number from 0 on");
