@@ -21,7 +21,7 @@ warnings="-Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wcas
 warnings_c="$warnings -Wstrict-prototypes -Wc++-compat"
 asan="-O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all"
 tsan="-O1 -g -fno-omit-frame-pointer -fsanitize=thread"
-tsan_tests="threads train data"      # where threads meet: pool, loader
+tsan_tests="threads train data seeing"    # where threads meet: pool, loader, profile
 
 # --- what this machine has ---------------------------------------------------------------------------------------
 

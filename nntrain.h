@@ -44,7 +44,8 @@
      >>alloc        memory, sizes without overflow                  >>safetensors  the format of saved weights
      >>error        sentences                                       >>cpu          the CPU backend
      >>threads      locks, the pool of threads                      >>null         the backend that only counts
-     >>random       counter-based random numbers                    >>devices      the table of backends
+     >>memory-info  memory of the machine                           >>devices      the table of backends
+     >>random       counter-based random numbers                    >>profile      where the time goes
      >>vectors      what vector types lack                          >>net          compile, parameters by name
      >>random-fill  arrays of random numbers                        >>tensor       shaped arrays on a device
      >>elementwise  activations, dropout, noise, sums, the update   >>input        whole files, gzip
@@ -52,7 +53,7 @@
      >>gemm         matrix products                                 >>loader       batches, made ahead by threads
      >>conv         convolution                                     >>run          step, update, predict
      >>linear       fully connected layers                          >>fit          evaluate, whole runs, progress
-     >>pool         max, average, adaptive pooling
+     >>pool         max, average, adaptive pooling                  >>seeing       profiles in words and pictures
      >>norm         batch normalisation
      >>loss         softmax, cross-entropy, squared error
      >>fused        convolution or batch norm with pooling
@@ -148,7 +149,7 @@
      The random numbers themselves are the same everywhere.
 
    DEVICES
-     "cpu" computes; "null" counts ops and bytes and computes nothing, for tests and planning. "cuda", "cuda:1", ... are
+     nnt_memory_info tells a device's memory. "cpu" computes; "null" counts ops and bytes and computes nothing, for tests and planning. "cuda", "cuda:1", ... are
      there when nntrain_cuda.cu is compiled and linked with the program: nvcc program.c nntrain_cuda.cu -lcublas -lcublasLt.
      A device is a struct of functions (nnt_backend) that is given resolved ops; see there. What a device can't do is an
      error at compile.
@@ -652,6 +653,43 @@ typedef struct nnt_fit_desc {
    must not be larger than the compiled one (nnt_evaluate takes any). One loader should not serve training and validation. */
 NNT_API nnt_result nnt_fit(nnt_net *net, nnt_loader *loader, nnt_fit_desc d);
 
+/* ============================================================================
+   Profile: where the time goes
+   Off, it costs a branch an op; on, a look at the clock. On a device that works on its own, ops are timed by its events,
+   or waited for one by one. Memory for the figures is taken by start and by the first call with a loader, none in a step.
+   ============================================================================ */
+
+/* From here on, or on again after nnt_profile_stop. After nnt_compile. */
+NNT_API nnt_result nnt_profile_start(nnt_net *net);
+/* Watches a loader too: its workers, and the waiting for it. nnt_fit and nnt_evaluate do it with theirs; for a loop of one's
+   own. At most 4 loaders; they may be freed before or after the net. */
+NNT_API nnt_result nnt_profile_loader(nnt_net *net, nnt_loader *loader);
+NNT_API nnt_result nnt_profile_stop(nnt_net *net);
+NNT_API nnt_result nnt_profile_reset(nnt_net *net);            /* all figures to 0; what is on stays on */
+
+/* One line of a profile: a thread's time in one place, without what lies deeper. Levels that don't apply are "". All rows
+   of a thread sum up to the time that it was watched. */
+typedef struct nnt_profile_row {
+    char    thread[32];             /* "net": the thread that trains; "loader 1 worker 2" */
+    char    part[24];               /* "wait for data", "step", "predict", "callback", "elsewhere"; of a worker "batch", "idle" */
+    char    phase[16];              /* "forward", "made again", "backward", "update", "upload", "read", "decode", ... */
+    char    layer[64];              /* as nnt_name, or conv2d1 */
+    char    kind[24];               /* of the op: "conv_weight" */
+    int64_t count;                  /* times, or samples for a worker's stages */
+    double  seconds, flops, bytes;  /* bytes: moved by a copy, or read and written by an op at the least */
+} nnt_profile_row;
+/* At most cap rows, in the order of a step; returns how many there are. */
+NNT_API int    nnt_profile_rows(nnt_net *net, nnt_profile_row *rows, int cap);
+/* A verdict in words: what to look at first, and what would help. Both write and return as nnt_summary. */
+NNT_API size_t nnt_profile_verdict(nnt_net *net, char *text, size_t cap);
+NNT_API size_t nnt_profile_text(nnt_net *net, char *text, size_t cap);     /* the verdict, threads, and the largest rows */
+#ifndef NNT_NO_STDIO
+NNT_API nnt_result nnt_profile_flame_svg(nnt_net *net, const char *path);  /* one picture: hover, click to zoom, search */
+NNT_API nnt_result nnt_profile_trace(nnt_net *net, const char *path);      /* JSON for chrome://tracing and ui.perfetto.dev: the
+                                                                              last 65,536 events of the net, 8,192 of a loader */
+NNT_API nnt_result nnt_profile_folded(nnt_net *net, const char *path);     /* "a;b;c MICROSECONDS" for flamegraph.pl, speedscope */
+#endif
+
 /* The last nnt_fit, epoch by epoch: what its callbacks were told with NNT_EVENT_EPOCH. Valid until the next nnt_fit. */
 NNT_API const nnt_progress_info *nnt_history(const nnt_net *net, int *epochs);
 
@@ -694,8 +732,17 @@ NNT_API nnt_result  nnt_tensor_read(const nnt_tensor *t, float *data);
 NNT_API nnt_result  nnt_tensor_write(nnt_tensor *t, const float *data);
 
 /* ============================================================================
-   Devices: what a backend fills in, and what it is given
+   Devices: memory now; what a backend fills in, and what it is given
    ============================================================================ */
+
+/* A device's memory at this moment, in bytes; 0 where the system does not tell. */
+typedef struct nnt_memory_usage {
+    size_t total;                   /* "cpu": what the machine has, or less where a control group allows the process less */
+    size_t used, available;         /* sum up to total; memory that only caches files counts as available */
+    size_t process;                 /* used by this process; "cpu": its resident pages */
+} nnt_memory_usage;
+/* device as in nnt_compile_desc, NULL: "cpu". After an error a sentence of at most cap bytes is in why, which may be NULL. */
+NNT_API nnt_result nnt_memory_info(const char *device, nnt_memory_usage *out, char *why, size_t cap);
 
 /* Kinds of resolved ops. What each reads and writes stands beside it, by role; [] is optional.
    n samples of this run; x is n*in_c*in_h*in_w, y is n*out_c*out_h*out_w. G.. are gradients. */
@@ -777,7 +824,7 @@ typedef struct nnt_op {
     const char *name;               /* the layer, for messages */
     int   node;                     /* its number in the graph */
     int   phase;                    /* NNT_PHASE_... */
-    double flops, bytes;            /* a sample: arithmetic, and memory read and written at the least */
+    double flops, bytes;            /* a sample, at the whole batch: arithmetic, and memory read and written at the least */
 } nnt_op;
 
 enum { NNT_PHASE_FORWARD = 0, NNT_PHASE_AGAIN, NNT_PHASE_BACKWARD, NNT_PHASE_UPDATE };    /* AGAIN: recomputation */
@@ -817,11 +864,15 @@ typedef struct nnt_backend {
     nnt_result (*random)(void *device, float *to, int64_t count, int kind, float a, float b, uint64_t seed); /* NNT_RANDOM_... */
     nnt_result (*axpby)(void *device, float *y, float a, const float *x, float b, const float *z, int64_t count); /* y = a x + b z; z NULL: y = a x */
     void       (*host_threads)(void *device, nnt_parallel_fn fn, void *user);   /* (optional) compute on these. NULL: it needs none */
-    nnt_result (*memory)(void *device, size_t *unused, size_t *total);  /* (optional) bytes free and in all, for the sentence when alloc fails */
+    nnt_result (*memory)(int index, nnt_memory_usage *out, char *why, size_t cap);  /* (optional) of a device that need not be open.
+                                                                           out comes zeroed. NULL: nnt_memory_info can't tell */
     int        (*precision)(void *device, int precision);               /* (optional) whether products can be NNT_TF32, _BF16. NULL: no */
     nnt_result (*fetch)(void *device, const void *from, size_t bytes);  /* (optional) begins a download of at most 64 bytes that the next
                                                                            download of the same bytes finishes; work that is run between
                                                                            the two goes on behind it. Only for work that is under way when run returns */
+    nnt_result (*run_timed)(void *device, const nnt_op *ops, int count, const nnt_run *run, double *seconds); /* (optional) as run, waits,
+                                                                           and adds the seconds of op i to seconds[i], for nnt_profile_start.
+                                                                           NULL: ops are run one by one, between sync and a clock */
 } nnt_backend;
 enum { NNT_RANDOM_NORMAL = 0, NNT_RANDOM_UNIFORM, NNT_RANDOM_ADD_NORMAL };   /* b n + a; [a, b); += a n */
 
@@ -1410,14 +1461,15 @@ static int nnti_quota_cores(const char *text)
     if (period <= 0) return 0;
     return quota / period < 1 ? 1 : quota / period > 65536 ? 0 : (int)(quota / period + 0.5);
 }
-#if defined(__linux__) && !defined(NNT_NO_THREADS)
-/* The start of a small file as text; "" when it can't be read. */
-static void nnti_read_text(const char *path, char *text, size_t cap)
+#if defined(__linux__)
+/* The start of a small file as text; 0 and "" when it can't be read. */
+static int nnti_read_text(const char *path, char *text, size_t cap)
 {
     int file = open(path, O_RDONLY);
     ssize_t got = file >= 0 ? read(file, text, cap - 1) : 0;
     if (file >= 0) close(file);
     text[got > 0 ? got : 0] = 0;
+    return got > 0;
 }
 /* The smallest quota of this process's cgroup (version 2) and those above it; 0: none. In a container its own group is
    the root. */
@@ -1700,6 +1752,121 @@ static void nnti_parallel(nnti_pool *p, int64_t chunks, nnti_task fn, void *arg)
 
 /* What a CPU kernel is given beside its op: who works for it, and with which instructions. */
 typedef struct nnti_exec { nnti_pool *pool; int isa; } nnti_exec;
+
+/* ============================================================================
+   >>memory-info    Memory of the machine and of this process
+   ============================================================================ */
+
+#if defined(__linux__)
+/* The number behind a word at the beginning of a line: "MemTotal:" of /proc/meminfo. -1: not there. */
+static double nnti_number_of(const char *text, const char *word)
+{
+    size_t n = strlen(word);
+    const char *line = text;
+    while (line && *line) {
+        if (strncmp(line, word, n) == 0) {
+            for (line += n; *line == ' ' || *line == '\t'; line++) { }
+            return *line >= '0' && *line <= '9' ? strtod(line, NULL) : -1;
+        }
+        line = strchr(line, '\n');
+        if (line) line++;
+    }
+    return -1;
+}
+/* Files of one version of control groups; %s is the group's path. */
+typedef struct nnti_cgroup_files { const char *mark, *limit, *used, *stat, *cache; } nnti_cgroup_files;
+
+/* One group's limit and what is left of it, when they are less than what is known. A group without a limit says "max", or
+   (version 1) a number larger than any memory. Pages that only cache files are given back when memory gets short. */
+static void nnti_cgroup_limit(const nnti_cgroup_files *f, const char *path, double *total, double *available)
+{
+    char name[1200], text[8192];
+    double limit, used, cache;
+    nnti_format(name, sizeof name, f->limit, path);
+    if (!nnti_read_text(name, text, sizeof text) || (limit = nnti_number_of(text, "")) < 0) return;
+    nnti_format(name, sizeof name, f->used, path);
+    used = nnti_read_text(name, text, sizeof text) ? nnti_number_of(text, "") : -1;
+    nnti_format(name, sizeof name, f->stat, path);
+    cache = nnti_read_text(name, text, sizeof text) ? nnti_number_of(text, f->cache) : -1;
+    if (limit < *total) *total = limit;
+    if (used < 0) return;
+    used -= cache > 0 ? cache : 0;
+    if (limit - used < *available) *available = limit > used ? limit - used : 0;
+}
+/* The group of this process and all those around it. In a container the path may be the host's, which is not to be seen
+   from inside: then only the last step, the root, counts, and that is the container's own group. */
+static void nnti_cgroup_limits(double *total, double *available)
+{
+    static const nnti_cgroup_files version[2] = {
+        { "0::/", "/sys/fs/cgroup%s/memory.max", "/sys/fs/cgroup%s/memory.current", "/sys/fs/cgroup%s/memory.stat", "inactive_file" },
+        { ":memory:/", "/sys/fs/cgroup/memory%s/memory.limit_in_bytes", "/sys/fs/cgroup/memory%s/memory.usage_in_bytes",
+          "/sys/fs/cgroup/memory%s/memory.stat", "total_inactive_file" }
+    };
+    char text[4096], path[1024];
+    int i;
+    if (!nnti_read_text("/proc/self/cgroup", text, sizeof text)) return;
+    for (i = 0; i < 2; i++) {
+        const char *at = strstr(text, version[i].mark), *end;
+        char *slash;
+        if (!at) continue;
+        at += strlen(version[i].mark) - 1;
+        end = strchr(at, '\n');
+        nnti_format(path, sizeof path, "%s", at);
+        if (end && (size_t)(end - at) < sizeof path) path[end - at] = 0;
+        while ((slash = strrchr(path, '/')) != NULL) {
+            if (slash[1]) nnti_cgroup_limit(&version[i], path, total, available);
+            *slash = 0;
+        }
+        nnti_cgroup_limit(&version[i], "", total, available);
+    }
+}
+#endif
+
+static nnt_result nnti_device_says(char *why, size_t cap, const char *text)
+{
+    nnti_format(why, cap, "%s", text);
+    return NNT_ERR_DEVICE;
+}
+static nnt_result nnti_host_memory(int index, nnt_memory_usage *out, char *why, size_t cap)
+{
+    (void)index; (void)why; (void)cap;
+#if defined(NNTI_WINDOWS)
+    {
+        MEMORYSTATUSEX m;
+        m.dwLength = sizeof m;
+        if (!GlobalMemoryStatusEx(&m)) return nnti_device_says(why, cap, "the system does not tell");
+        out->total = (size_t)m.ullTotalPhys;
+        out->available = (size_t)m.ullAvailPhys;
+        out->used = out->total - out->available;
+    }
+#elif defined(__linux__)
+    {
+        char text[4096];
+        double total, available, pages;
+        long page = sysconf(_SC_PAGESIZE);
+        if (!nnti_read_text("/proc/meminfo", text, sizeof text)) return nnti_device_says(why, cap, "/proc/meminfo can't be read");
+        total = 1024.0 * nnti_number_of(text, "MemTotal:");
+        available = 1024.0 * nnti_number_of(text, "MemAvailable:");
+        if (available < 0) available = 1024.0 * nnti_number_of(text, "MemFree:");       /* kernels before 3.14 */
+        if (total < 0 || available < 0) return nnti_device_says(why, cap, "/proc/meminfo has no MemTotal or no MemFree");
+        nnti_cgroup_limits(&total, &available);
+        out->total = (size_t)total;
+        out->available = nnti_min_size((size_t)available, out->total);
+        out->used = out->total - out->available;
+        if (nnti_read_text("/proc/self/statm", text, sizeof text) && page > 0) {       /* size, then resident, in pages */
+            const char *second = strchr(text, ' ');
+            pages = second ? strtod(second, NULL) : 0;
+            out->process = (size_t)(pages * (double)page);
+        }
+    }
+#elif defined(_SC_PHYS_PAGES)
+    {
+        long page = sysconf(_SC_PAGESIZE), pages = sysconf(_SC_PHYS_PAGES);
+        if (page > 0 && pages > 0) out->total = (size_t)page * (size_t)pages;
+    }
+#endif
+    return NNT_OK;
+}
 
 /* ============================================================================
    >>random    Philox4x32-10: random numbers from a key and a counter, in any order on any device
@@ -6771,6 +6938,8 @@ struct nnt_net {
     int           history_count;
     size_t        history_cap;
     int           fitting;          /* inside of nnt_fit */
+    struct nnti_recorder *profile;  /* what was recorded, or NULL */
+    struct nnti_recorder *recording; /* the same while it runs, else NULL */
 };
 
 static const char *const nnti_kind_names[NNTI_NODE_KINDS] = {
@@ -12408,7 +12577,7 @@ static void nnti_cpu_host_threads(void *device, nnt_parallel_fn fn, void *user)
 static const nnt_backend nnti_cpu_backend = {
     NNT_BACKEND_ABI, "cpu", nnti_cpu_count, nnti_cpu_open, nnti_cpu_close, nnti_cpu_alloc, nnti_cpu_release,
     nnti_cpu_transfer, nnti_cpu_transfer, nnti_cpu_fill_memory, NULL, nnti_cpu_workspace, nnti_cpu_run, NULL, NULL,
-    nnti_cpu_make_random, nnti_cpu_combine, nnti_cpu_host_threads, NULL, NULL, NULL
+    nnti_cpu_make_random, nnti_cpu_combine, nnti_cpu_host_threads, nnti_host_memory, NULL, NULL, NULL
 };
 
 /* ============================================================================
@@ -12473,7 +12642,7 @@ static nnt_result nnti_null_combine(void *device, float *y, float a, const float
 static const nnt_backend nnti_null_backend = {
     NNT_BACKEND_ABI, "null", nnti_cpu_count, nnti_null_open, nnti_null_close, nnti_null_alloc, nnti_null_release,
     nnti_null_upload, nnti_null_download, nnti_null_fill, NULL, NULL, nnti_null_run, NULL, NULL, nnti_null_random, nnti_null_combine,
-    NULL, NULL, NULL, NULL
+    NULL, NULL, NULL, NULL, NULL
 };
 
 /* ============================================================================
@@ -12497,7 +12666,7 @@ NNT_API nnt_result nnt_backend_register(const nnt_backend *b)
 }
 
 /* Finds backend and index of "cpu", "cuda", "cuda:1". */
-static nnt_result nnti_find_device(nnt_net *net, const char *where, const char *device, const nnt_backend **backend, int *index)
+static nnt_result nnti_find_device(nnti_error *e, const char *where, const char *device, const nnt_backend **backend, int *index)
 {
     const char *colon = strchr(device, ':'), *c;
     size_t length = colon ? (size_t)(colon - device) : strlen(device);
@@ -12511,8 +12680,8 @@ static nnt_result nnti_find_device(nnt_net *net, const char *where, const char *
         for (i = 0; i < NNTI_MAX_BACKENDS && nnti_backends[i]; i++) nnti_put(&t, "%s%s", i ? ", " : "", nnti_backends[i]->name);
         nnti_text_end(&t);
         if (length == 4 && strncmp(device, "cuda", 4) == 0)
-            return nnti_set_error(&net->error, NNT_ERR_DEVICE, "%s: device '%s': this program was built without CUDA; compile and link nntrain_cuda.cu with it: nvcc ... nntrain_cuda.cu -lcublas -lcublasLt; there are: %s", where, device, known);
-        return nnti_set_error(&net->error, NNT_ERR_DEVICE, "%s: device '%s' is unknown; there are: %s", where, device, known);
+            return nnti_set_error(e, NNT_ERR_DEVICE, "%s: device '%s': this program was built without CUDA; compile and link nntrain_cuda.cu with it: nvcc ... nntrain_cuda.cu -lcublas -lcublasLt; there are: %s", where, device, known);
+        return nnti_set_error(e, NNT_ERR_DEVICE, "%s: device '%s' is unknown; there are: %s", where, device, known);
     }
     *backend = nnti_backends[found];
     count = (*backend)->count();
@@ -12520,12 +12689,38 @@ static nnt_result nnti_find_device(nnt_net *net, const char *where, const char *
         int64_t v = 0;
         for (c = colon + 1; *c >= '0' && *c <= '9' && v < 100000; c++) v = v * 10 + (*c - '0');
         if (c == colon + 1 || *c)
-            return nnti_set_error(&net->error, NNT_ERR_DEVICE, "%s: device '%s': behind the colon stands a number from 0 on", where, device);
+            return nnti_set_error(e, NNT_ERR_DEVICE, "%s: device '%s': behind the colon stands a number from 0 on", where, device);
         *index = (int)v;
     }
     if (count > 0 && *index >= count)
-        return nnti_set_error(&net->error, NNT_ERR_DEVICE, "%s: device '%s': there %s %d of this kind, counted from 0", where, device, count == 1 ? "is" : "are", count);
+        return nnti_set_error(e, NNT_ERR_DEVICE, "%s: device '%s': there %s %d of this kind, counted from 0", where, device, count == 1 ? "is" : "are", count);
     return NNT_OK;
+}
+
+NNT_API nnt_result nnt_memory_info(const char *device, nnt_memory_usage *out, char *why, size_t cap)
+{
+    const nnt_backend *backend = NULL;
+    nnti_error e;
+    char text[256];
+    int index = 0;
+    nnt_result r;
+    if (why && cap) why[0] = 0;
+    else { why = NULL; cap = 0; }
+    if (!device) device = "cpu";
+    nnti_clear_error(&e);
+    text[0] = 0;
+    if (!out) r = nnti_set_error(&e, NNT_ERR_ARGUMENT, "nnt_memory_info: out is NULL");
+    else {
+        memset(out, 0, sizeof *out);
+        r = nnti_find_device(&e, "nnt_memory_info", device, &backend, &index);
+    }
+    if (!r && !backend->memory) r = nnti_set_error(&e, NNT_ERR_UNSUPPORTED, "nnt_memory_info: device '%s' does not tell its memory", device);
+    if (!r) {
+        r = backend->memory(index, out, text, sizeof text);
+        if (r) nnti_set_error(&e, r, "nnt_memory_info: device '%s': %s", device, text);
+    }
+    if (r) nnti_format(why, cap, "%s", e.text);
+    return r;
 }
 
 /* Opens a device, or finds it opened. */
@@ -12537,7 +12732,7 @@ static nnt_result nnti_open(nnt_net *net, const char *where, const char *device,
     int index, i;
     nnt_result r;
     if (!device) device = "cpu";
-    r = nnti_find_device(net, where, device, &backend, &index);
+    r = nnti_find_device(&net->error, where, device, &backend, &index);
     if (r) return r;
     if (net->on && net->on->backend == backend && net->on->index == index) { *out = net->on; return NNT_OK; }
     for (i = 0; i < net->open_count && !threads; i++)
@@ -12569,6 +12764,309 @@ static nnt_result nnti_device_failed(nnt_net *net, const nnti_open_device *on, n
 }
 
 /* ============================================================================
+   >>profile    Where the time goes: what a running net and its loaders write down
+   The net's thread adds to its own rows, a loader's threads to a page of their own under the loader's mutex. Memory is
+   taken when watching begins. >>seeing makes tables and pictures of it.
+   ============================================================================ */
+
+/* Stages of a loader's work on a batch. */
+enum { NNTI_STAGE_READ = 0, NNTI_STAGE_DECODE, NNTI_STAGE_TRANSFORM, NNTI_STAGE_SHUFFLE, NNTI_STAGES };
+
+/* A stopwatch for them: each lap gives the time since the one before to a stage. */
+typedef struct nnti_laps { int on; double start, last, seconds[NNTI_STAGES]; } nnti_laps;
+
+static void nnti_laps_begin(nnti_laps *l, int on)
+{
+    memset(l, 0, sizeof *l);
+    l->on = on;
+    if (on) l->start = l->last = nnti_seconds();
+}
+static void nnti_lap(nnti_laps *l, int stage)
+{
+    double now;
+    if (!l->on) return;
+    now = nnti_seconds();
+    l->seconds[stage] += now - l->last;
+    l->last = now;
+}
+
+typedef struct nnti_tally { int64_t count; double seconds, amount; } nnti_tally;   /* amount: samples, or a copy's bytes */
+
+/* The last `cap` events, oldest first from count % cap on once there are more. */
+typedef struct nnti_event { double start; float seconds; int row; } nnti_event;
+typedef struct nnti_events { nnti_event *at; int cap; int64_t count; } nnti_events;
+
+static void nnti_event_add(nnti_events *e, int row, double start, double seconds)
+{
+    nnti_event *x = &e->at[e->count++ % e->cap];
+    x->start = start;
+    x->seconds = (float)seconds;
+    x->row = row;
+}
+
+/* Rows of the net's thread: parts of a step, the same of a prediction, the update, then all ops of both programs. */
+enum { NNTI_PART_WHOLE = 0, NNTI_PART_CHECK, NNTI_PART_UPLOAD, NNTI_PART_DOWNLOAD, NNTI_PARTS };
+enum { NNTI_ROW_NORM = 2 * NNTI_PARTS, NNTI_ROW_UPDATE, NNTI_ROW_CALLBACK, NNTI_ROW_OPS };
+static int nnti_row(int program, int part) { return program * NNTI_PARTS + part; }
+
+enum { NNTI_PROFILE_LOADERS = 4, NNTI_PROFILE_EVENTS = 65536, NNTI_LOADER_EVENTS = 8192, NNTI_EVENT_WAIT = -1 };
+
+typedef struct nnti_worker_tally { double seconds[NNTI_STAGES], busy; int64_t samples, batches; } nnti_worker_tally;
+
+/* What a loader's threads write; guarded by its mutex while there is a loader. */
+typedef struct nnti_page {
+    nnt_loader  *loader;                    /* whose; NULL: it was freed, the figures stay */
+    nnti_mutex  *mutex;                     /* the loader's, */
+    struct nnti_page **link;                /*   and its pointer to this page; NULL too then */
+    int          running, workers;
+    double       begun, seconds;            /* of the running stretch; of those before */
+    nnti_tally   wait;                      /* of the thread that takes the batches */
+    nnti_worker_tally *worker;              /* [0]: the taking thread, [1..workers]: the loader's own */
+    nnti_events  events;                    /* row: worker, or NNTI_EVENT_WAIT */
+} nnti_page;
+
+typedef struct nnti_recorder {
+    double       begun, seconds;            /* of the running stretch; of those before */
+    double       epoch;                     /* when the figures begin: time 0 of the trace */
+    nnti_tally  *row;
+    int          rows;
+    double      *op_seconds;                /* for nnt_backend.run_timed: as many as the longer program has ops */
+    int          op_cap;
+    nnti_events  events;
+    nnti_page    page[NNTI_PROFILE_LOADERS];
+    int          pages;
+} nnti_recorder;
+
+/* The clock, if anyone wants to know; goes with nnti_clocked. */
+static double nnti_clock(const nnt_net *net) { return net->recording ? nnti_seconds() : 0; }
+
+static void nnti_profile_add(nnti_recorder *p, int row, double start, double seconds, double amount)
+{
+    nnti_tally *t = &p->row[row];
+    t->count++;
+    t->seconds += seconds;
+    t->amount += amount;
+    nnti_event_add(&p->events, row, start, seconds);
+}
+/* A row's time from `start` until now. */
+static void nnti_clocked(nnt_net *net, int row, double start, double amount)
+{
+    if (net->recording && start > 0) nnti_profile_add(net->recording, row, start, nnti_seconds() - start, amount);
+}
+
+/* Ops and their rows, from `row` on. amount: samples, or values of an update. */
+static nnt_result nnti_profile_run(nnt_net *net, int row, const nnt_op *ops, int count, const nnt_run *run, double amount)
+{
+    nnti_recorder *p = net->recording;
+    const nnt_backend *b = net->on->backend;
+    double at = nnti_seconds(), now;
+    nnt_result r = NNT_OK;
+    int i;
+    if (b->run_timed) {
+        for (i = 0; i < count; i++) p->op_seconds[i] = 0;
+        r = b->run_timed(net->on->device, ops, count, run, p->op_seconds);
+        for (i = 0; i < count && !r; i++) {
+            nnti_profile_add(p, row + i, at, p->op_seconds[i], amount);
+            at += p->op_seconds[i];
+        }
+        return r;
+    }
+    if (b->sync) r = b->sync(net->on->device);
+    for (i = 0; i < count && !r; i++) {
+        r = b->run(net->on->device, &ops[i], 1, run);
+        if (!r && b->sync) r = b->sync(net->on->device);
+        now = nnti_seconds();
+        nnti_profile_add(p, row + i, at, now - at, amount);
+        at = now;
+    }
+    return r;
+}
+
+/* ---- pages of loaders */
+
+static void nnti_page_lock(nnti_page *p) { if (p->mutex) nnti_lock(p->mutex); }
+static void nnti_page_unlock(nnti_page *p) { if (p->mutex) nnti_unlock(p->mutex); }
+
+/* With the mutex, down to nnti_page_clear. */
+static int nnti_page_on(const nnti_page *p) { return p && p->running; }
+
+static void nnti_page_work(nnti_page *p, int worker, const nnti_laps *l, int samples)
+{
+    nnti_worker_tally *w;
+    double now;
+    int i;
+    if (!l->on || !nnti_page_on(p)) return;
+    now = nnti_seconds();
+    w = &p->worker[worker];
+    for (i = 0; i < NNTI_STAGES; i++) w->seconds[i] += l->seconds[i];
+    w->busy += now - l->start;
+    w->samples += samples;
+    w->batches += samples > 0;
+    nnti_event_add(&p->events, worker, l->start, now - l->start);
+}
+static void nnti_page_wait(nnti_page *p, double start, double seconds, int samples)
+{
+    if (!nnti_page_on(p)) return;
+    p->wait.count++;
+    p->wait.seconds += seconds;
+    p->wait.amount += samples;
+    nnti_event_add(&p->events, NNTI_EVENT_WAIT, start, seconds);
+}
+static void nnti_page_run(nnti_page *p, int on, double now)
+{
+    if (p->running) p->seconds += now - p->begun;
+    p->running = on;
+    p->begun = now;
+}
+static void nnti_page_clear(nnti_page *p, double now)
+{
+    memset(p->worker, 0, ((size_t)p->workers + 1) * sizeof *p->worker);
+    memset(&p->wait, 0, sizeof p->wait);
+    p->events.count = 0;
+    p->seconds = 0;
+    p->begun = now;
+}
+static void nnti_page_free(const nnt_allocator *a, nnti_page *p)
+{
+    nnti_free(a, p->worker, ((size_t)p->workers + 1) * sizeof *p->worker);
+    nnti_free(a, p->events.at, (size_t)p->events.cap * sizeof *p->events.at);
+}
+/* 0 when memory is out. */
+static int nnti_page_init(const nnt_allocator *a, nnti_page *p, int workers)
+{
+    memset(p, 0, sizeof *p);
+    p->workers = workers;
+    p->events.cap = NNTI_LOADER_EVENTS;
+    p->worker = (nnti_worker_tally *)nnti_zalloc(a, (size_t)workers + 1, sizeof *p->worker);
+    p->events.at = (nnti_event *)nnti_zalloc(a, (size_t)p->events.cap, sizeof *p->events.at);
+    if (p->worker && p->events.at) return 1;
+    nnti_page_free(a, p);
+    return 0;
+}
+/* The loader goes: what it did stays. */
+static void nnti_page_orphan(nnti_page *p)
+{
+    p->loader = NULL;
+    p->mutex = NULL;
+    p->link = NULL;
+}
+
+/* ---- on and off */
+
+/* What steps, predictions and waits took so far. */
+static double nnti_profile_inside(nnti_recorder *p)
+{
+    double sum = p->row[nnti_row(0, NNTI_PART_WHOLE)].seconds + p->row[nnti_row(1, NNTI_PART_WHOLE)].seconds;
+    int i;
+    for (i = 0; i < p->pages; i++) {
+        nnti_page_lock(&p->page[i]);
+        sum += p->page[i].wait.seconds;
+        nnti_page_unlock(&p->page[i]);
+    }
+    return sum;
+}
+static void nnti_profile_run_pages(nnti_recorder *p, int on, double now)
+{
+    int i;
+    for (i = 0; i < p->pages; i++) {
+        nnti_page_lock(&p->page[i]);
+        nnti_page_run(&p->page[i], on, now);
+        nnti_page_unlock(&p->page[i]);
+    }
+}
+static void nnti_profile_switch(nnt_net *net, int on)
+{
+    nnti_recorder *p = net->profile;
+    double now = nnti_seconds();
+    if (net->recording) p->seconds += now - p->begun;
+    p->begun = now;
+    net->recording = on ? p : NULL;
+    nnti_profile_run_pages(p, on, now);
+}
+static void nnti_profile_clear(nnti_recorder *p)
+{
+    double now = nnti_seconds();
+    int i;
+    memset(p->row, 0, (size_t)p->rows * sizeof *p->row);
+    p->events.count = 0;
+    p->seconds = 0;
+    p->begun = p->epoch = now;
+    for (i = 0; i < p->pages; i++) {
+        nnti_page_lock(&p->page[i]);
+        nnti_page_clear(&p->page[i], now);
+        nnti_page_unlock(&p->page[i]);
+    }
+}
+static void nnti_profile_free(nnt_net *net)
+{
+    nnti_recorder *p = net->profile;
+    int i;
+    if (!p) return;
+    for (i = 0; i < p->pages; i++) {
+        if (p->page[i].mutex) {             /* the loader lives on without a page */
+            nnti_lock(p->page[i].mutex);
+            *p->page[i].link = NULL;
+            nnti_unlock(p->page[i].mutex);
+        }
+        nnti_page_free(&net->a, &p->page[i]);
+    }
+    nnti_free(&net->a, p->row, (size_t)p->rows * sizeof *p->row);
+    nnti_free(&net->a, p->op_seconds, (size_t)p->op_cap * sizeof *p->op_seconds);
+    nnti_free(&net->a, p->events.at, (size_t)p->events.cap * sizeof *p->events.at);
+    nnti_free(&net->a, p, sizeof *p);
+    net->profile = net->recording = NULL;
+}
+static nnt_result nnti_profile_new(nnt_net *net)
+{
+    nnti_recorder *p = (nnti_recorder *)nnti_zalloc(&net->a, 1, sizeof *p);
+    int train = net->plan.train.count, predict = net->plan.predict.count;
+    if (!p) return NNT_ERR_MEMORY;
+    net->profile = p;
+    p->rows = NNTI_ROW_OPS + train + predict;
+    p->op_cap = nnti_max(1, nnti_max(train, predict));
+    p->events.cap = NNTI_PROFILE_EVENTS;
+    p->row = (nnti_tally *)nnti_zalloc(&net->a, (size_t)p->rows, sizeof *p->row);
+    p->op_seconds = (double *)nnti_zalloc(&net->a, (size_t)p->op_cap, sizeof *p->op_seconds);
+    p->events.at = (nnti_event *)nnti_zalloc(&net->a, (size_t)p->events.cap, sizeof *p->events.at);
+    if (!p->row || !p->op_seconds || !p->events.at) {
+        nnti_profile_free(net);
+        return NNT_ERR_MEMORY;
+    }
+    nnti_profile_clear(p);
+    return NNT_OK;
+}
+static nnt_result nnti_profile_needed(nnt_net *net, const char *where)
+{
+    if (net->profile) return NNT_OK;
+    return nnti_set_error(&net->error, NNT_ERR_STATE, "%s: there is no profile; call nnt_profile_start first", where);
+}
+
+NNT_API nnt_result nnt_profile_start(nnt_net *net)
+{
+    if (!net) return NNT_ERR_ARGUMENT;
+    if (!net->compiled) return nnti_set_error(&net->error, NNT_ERR_STATE, "nnt_profile_start: call nnt_compile first");
+    if (!net->profile && nnti_profile_new(net)) return nnti_set_error(&net->error, NNT_ERR_MEMORY, "nnt_profile_start: out of memory");
+    nnti_profile_switch(net, 1);
+    return NNT_OK;
+}
+NNT_API nnt_result nnt_profile_stop(nnt_net *net)
+{
+    nnt_result r;
+    if (!net) return NNT_ERR_ARGUMENT;
+    r = nnti_profile_needed(net, "nnt_profile_stop");
+    if (!r) nnti_profile_switch(net, 0);
+    return r;
+}
+NNT_API nnt_result nnt_profile_reset(nnt_net *net)
+{
+    nnt_result r;
+    if (!net) return NNT_ERR_ARGUMENT;
+    r = nnti_profile_needed(net, "nnt_profile_reset");
+    if (!r) nnti_profile_clear(net->profile);
+    return r;
+}
+
+/* ============================================================================
    >>net    Objects: making, compiling, freeing; parameters by name
    ============================================================================ */
 
@@ -12587,6 +13085,7 @@ NNT_API void nnt_free(nnt_net *net)
     int i;
     if (!net) return;
     a = net->a;
+    nnti_profile_free(net);
     while (net->tensors) nnt_tensor_free(net->tensors);
     if (net->memory) net->on->backend->release(net->on->device, net->memory, net->memory_bytes);
     while (net->open_count) nnti_close_last(net);
@@ -12741,22 +13240,23 @@ static nnt_result nnti_plan_checked(nnt_net *net, int target, const nnt_compile_
                           m.recomputed_ops ? m.total_store_all : m.total, d->batch, d->memory_limit, recomputing, fitting);
 }
 
-/* The device has no room for the plan. One that tells what is free is told what would fit. */
+/* The device has no room for the plan. One that tells what is free, and that this is too little, is told what would fit. */
 static nnt_result nnti_device_is_full(nnt_net *net, int target, const nnt_compile_desc *d, const nnti_open_device *on, size_t needs)
 {
     nnt_compile_desc trial = *d;
-    size_t unused = 0, total = 0;
+    nnt_memory_usage m;
     char fitting[64];
     int fits = 0;
-    if (!on->backend->memory || on->backend->memory(on->device, &unused, &total))
+    memset(&m, 0, sizeof m);
+    if (!on->backend->memory || on->backend->memory(on->index, &m, fitting, sizeof fitting) || m.available >= needs)
         return nnti_set_error(&net->error, NNT_ERR_MEMORY, "compile: device '%s' is out of memory: batch %d needs %B; use a smaller batch", on->text, d->batch, needs);
-    trial.memory_limit = unused;
-    if (unused) fits = nnti_batch_that_fits(net, target, &trial, on, d->batch + 1);
+    trial.memory_limit = m.available;
+    if (m.available) fits = nnti_batch_that_fits(net, target, &trial, on, d->batch + 1);
     if (fits > d->batch - 1 && d->batch > 0) nnti_format(fitting, sizeof fitting, "set memory_limit to that, so that values are recomputed");
     else if (fits) nnti_format(fitting, sizeof fitting, "batch %d fits", fits);
     else nnti_format(fitting, sizeof fitting, "not even batch 1 fits");
     return nnti_set_error(&net->error, NNT_ERR_MEMORY, "compile: device '%s' is out of memory: batch %d needs %B, %B of %B are free; %s", on->text, d->batch, needs,
-                          unused, total, fitting);
+                          m.available, m.total, fitting);
 }
 
 NNT_API nnt_result nnt_plan(nnt_net *net, nnt_node loss, nnt_compile_desc desc, nnt_memory *out)
@@ -12827,6 +13327,18 @@ NNT_API int nnt_max_batch(nnt_net *net, nnt_node loss, nnt_compile_desc desc)
     return nnti_max(0, batch);
 }
 
+/* Bytes that an op reads and writes at the whole batch, each operand once. */
+static double nnti_op_traffic(const nnt_net *net, const nnti_program *p, int op, const nnti_value *values)
+{
+    double sum = 0;
+    int role;
+    for (role = 0; role < NNT_ROLES; role++) {
+        int o = nnti_operands(p, op)[role];
+        double bytes = o >= 0 ? (double)values[o].bytes : o <= -2 ? (double)net->params[-2 - o].count * (double)sizeof(float) : 0;
+        sum += bytes * (nnti_op_reads(&p->ops[op], role) + nnti_op_writes(&p->ops[op], role));
+    }
+    return sum;
+}
 /* Addresses for the operands of a program, once the memory is there. */
 static void nnti_resolve(nnt_net *net, nnti_program *p, const nnti_value *values, int value_count, char *arena, float *grads)
 {
@@ -12834,6 +13346,7 @@ static void nnti_resolve(nnt_net *net, nnti_program *p, const nnti_value *values
     for (i = 0; i < p->count; i++) {
         nnt_op *op = &p->ops[i];
         op->name = net->nodes[op->node - 1].name;
+        op->bytes = nnti_op_traffic(net, p, i, values) / net->desc.batch;
         for (role = 0; role < NNT_ROLES; role++) {
             int o = p->operands[i * NNT_ROLES + role];
             if (o >= 0) op->at[role] = arena + values[o].offset;
@@ -13267,8 +13780,9 @@ static void nnti_put_operands(nnti_text *t, const nnti_subject *s, int op, int w
         nnti_put(t, n > 1 ? ",%d" : "%d", s->v[o].storage);
     }
 }
-static void nnti_plan_text(nnti_text *t, const nnt_net *net)
+static void nnti_plan_text(nnti_text *t, void *subject)
 {
+    const nnt_net *net = (const nnt_net *)subject;
     nnti_subject s = nnti_subject_of(net);
     char name[NNTI_NAME_TEXT];
     size_t arena = 0;
@@ -13310,8 +13824,9 @@ static void nnti_put_xml(nnti_text *t, const char *w)
     }
 }
 /* x: ops of the step, y: bytes of the arena, a rectangle for each storage; below, the sum of what lives. */
-static void nnti_plan_svg(nnti_text *t, const nnt_net *net)
+static void nnti_plan_svg(nnti_text *t, void *subject)
 {
+    const nnt_net *net = (const nnt_net *)subject;
     static const char *const colours[] = { "#4878a8", "#d08030", "#b04050", "#909090" };      /* kept, again, gradient, workspace */
     static const char *const legend[] = { "kept activation", "made again", "gradient", "workspace" };
     const double left = 86, top = 60, width = 984, height = 420, below = 110;
@@ -13361,31 +13876,34 @@ static int nnti_ends_in(const char *text, const char *end)
     size_t n = strlen(text), m = strlen(end);
     return n >= m && strcmp(text + n - m, end) == 0;
 }
-NNT_API nnt_result nnt_plan_write(nnt_net *net, const char *path)
+/* What write_fn writes, as a file. Called twice, first to measure: it has to write the same both times. */
+typedef void (*nnti_text_writer)(nnti_text *t, void *subject);
+static nnt_result nnti_write_text(nnt_net *net, const char *where, const char *path, nnti_text_writer write_fn, void *subject)
 {
-    void (*write_fn)(nnti_text *, const nnt_net *) = nnti_plan_text;
-    nnti_text t;
+    nnti_text t = nnti_text_begin(NULL, 0);
     size_t length;
     char *text;
     FILE *file;
     int ok;
-    if (!net) return NNT_ERR_ARGUMENT;
-    if (!path) return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "nnt_plan_write: path is NULL");
-    if (!net->compiled) return nnti_set_error(&net->error, NNT_ERR_STATE, "nnt_plan_write: call nnt_compile first");
-    if (nnti_ends_in(path, ".svg")) write_fn = nnti_plan_svg;
-    t = nnti_text_begin(NULL, 0);           /* once to measure, once to write */
-    write_fn(&t, net);
+    write_fn(&t, subject);
     length = t.length;
     text = (char *)nnti_alloc(&net->a, length + 1);
-    if (!text) return nnti_set_error(&net->error, NNT_ERR_MEMORY, "nnt_plan_write: out of memory");
+    if (!text) return nnti_set_error(&net->error, NNT_ERR_MEMORY, "%s: out of memory", where);
     t = nnti_text_begin(text, length + 1);
-    write_fn(&t, net);
+    write_fn(&t, subject);
     nnti_text_end(&t);
     file = fopen(path, "wb");
     ok = file && fwrite(text, 1, length, file) == length;
     if (file && fclose(file) != 0) ok = 0;
     nnti_free(&net->a, text, length + 1);
-    return ok ? NNT_OK : nnti_set_error(&net->error, NNT_ERR_FILE, "nnt_plan_write: '%s' can't be %s", path, file ? "written to its end" : "created");
+    return ok ? NNT_OK : nnti_set_error(&net->error, NNT_ERR_FILE, "%s: '%s' can't be %s", where, path, file ? "written to its end" : "created");
+}
+NNT_API nnt_result nnt_plan_write(nnt_net *net, const char *path)
+{
+    if (!net) return NNT_ERR_ARGUMENT;
+    if (!path) return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "nnt_plan_write: path is NULL");
+    if (!net->compiled) return nnti_set_error(&net->error, NNT_ERR_STATE, "nnt_plan_write: call nnt_compile first");
+    return nnti_write_text(net, "nnt_plan_write", path, nnti_ends_in(path, ".svg") ? nnti_plan_svg : nnti_plan_text, net);
 }
 #endif
 
@@ -13949,6 +14467,7 @@ typedef struct nnti_slot {
     int        count;
     int64_t    ticket;                      /* of the batch that is finished here; -1: none */
     nnti_error error;                       /* what happened to it */
+    nnti_laps  laps;                        /* what its making took, for a profile */
 } nnti_slot;
 
 struct nnt_loader {
@@ -13982,6 +14501,8 @@ struct nnt_loader {
     int             cancel;                 /* atomic: what is in work is not wanted any more */
     nnti_thread    *threads;
     int             started;                /* 0: batches are made in nnt_loader_next */
+    int             numbered;               /* threads that have taken their number */
+    nnti_page      *page;                   /* a profile's, or NULL */
 };
 
 /* ---- order ---- */
@@ -14037,6 +14558,7 @@ static nnt_result nnti_read_sample(const nnt_dataset *d, nnti_slot *s, int row)
     nnt_result result;
     why[0] = 0;
     result = r->read_fn(r->user, index, s->x + (size_t)row * (size_t)d->sample, &label, target, why, sizeof why);
+    nnti_lap(&s->laps, NNTI_STAGE_READ);
     why[sizeof why - 1] = 0;
     if (result)
         return nnti_set_error(&s->error, result, "loader: sample %I: %s", index,
@@ -14057,36 +14579,43 @@ static nnti_slot *nnti_loader_claim(nnt_loader *l)
     if (++l->claim_batch == l->batches) { l->claim_batch = 0; l->claim_epoch++; }
     return s;
 }
-static void nnti_loader_make_order(nnt_loader *l)
+static void nnti_loader_make_order(nnt_loader *l, int worker)
 {
     int64_t epoch = l->claim_epoch;
+    nnti_laps laps;
     int done;
+    nnti_laps_begin(&laps, nnti_page_on(l->page));
     l->shuffling = 1;
     nnti_unlock(&l->mutex);
     done = nnti_shuffle(l->order, l->dataset->reader.count, l->desc.seed, epoch, &l->cancel);
+    nnti_lap(&laps, NNTI_STAGE_SHUFFLE);
     nnti_lock(&l->mutex);
+    nnti_page_work(l->page, worker, &laps, 0);
     l->order_epoch = done ? epoch : -1;
     l->shuffling = 0;
     nnti_cond_broadcast(&l->work);
 }
-static void nnti_loader_make_batch(nnt_loader *l)
+static void nnti_loader_make_batch(nnt_loader *l, int worker)
 {
     int64_t ticket = l->claimed;
     nnti_slot *s = nnti_loader_claim(l);
     int i;
+    nnti_laps_begin(&s->laps, nnti_page_on(l->page));
     nnti_unlock(&l->mutex);
     for (i = 0; i < s->count && !s->error.code && !nnti_atomic_load(&l->cancel); i++)
         nnti_read_sample(l->dataset, s, i);
     nnti_lock(&l->mutex);
+    nnti_page_work(l->page, worker, &s->laps, i);
     s->ticket = ticket;
     if (s->error.code) l->halted = 1;
 }
-/* One piece of work: the order of an epoch that begins, or a batch. Called with the mutex, which is free meanwhile. */
-static void nnti_loader_make(nnt_loader *l)
+/* One piece of work: the order of an epoch that begins, or a batch. Called with the mutex, which is free meanwhile.
+   worker: from 1 on, 0 the thread that wants the batch. */
+static void nnti_loader_make(nnt_loader *l, int worker)
 {
     l->active++;
-    if (l->order && l->order_epoch != l->claim_epoch) nnti_loader_make_order(l);
-    else nnti_loader_make_batch(l);
+    if (l->order && l->order_epoch != l->claim_epoch) nnti_loader_make_order(l, worker);
+    else nnti_loader_make_batch(l, worker);
     l->active--;
     nnti_cond_broadcast(&l->news);
 }
@@ -14098,9 +14627,11 @@ static int nnti_loader_has_work(const nnt_loader *l)
 static void nnti_loader_main(void *arg)
 {
     nnt_loader *l = (nnt_loader *)arg;
+    int worker;
     nnti_lock(&l->mutex);
+    worker = ++l->numbered;
     while (!l->quit) {
-        if (nnti_loader_has_work(l)) nnti_loader_make(l);
+        if (nnti_loader_has_work(l)) nnti_loader_make(l, worker);
         else nnti_cond_wait(&l->work, &l->mutex);
     }
     nnti_unlock(&l->mutex);
@@ -14227,6 +14758,7 @@ NNT_API void nnt_loader_free(nnt_loader *l)
         nnti_unlock(&l->mutex);
         for (i = 0; i < l->started; i++) nnti_thread_join(&l->threads[i]);
     }
+    if (l->page) nnti_page_orphan(l->page);
     if (l->sync_count > 2) nnti_cond_destroy(&l->news);
     if (l->sync_count > 1) nnti_cond_destroy(&l->work);
     if (l->sync_count > 0) nnti_mutex_destroy(&l->mutex);
@@ -14258,18 +14790,20 @@ static int nnti_loader_batch_size(const nnt_loader *l) { return l && !l->broken 
 static nnti_slot *nnti_loader_take(nnt_loader *l)
 {
     nnti_slot *s = &l->slots[l->taken % l->slot_count];
-    double start = nnti_seconds();
+    double start = nnti_seconds(), waited;
     nnti_lock(&l->mutex);
     while (s->ticket != l->taken) {
         if (l->started) nnti_cond_wait(&l->news, &l->mutex);
-        else nnti_loader_make(l);
+        else nnti_loader_make(l, 0);
     }
     if (!s->error.code) {
         l->taken++;                         /* gives the slot before this one back to the workers */
         nnti_cond_broadcast(&l->work);
     }
+    waited = nnti_seconds() - start;
+    nnti_page_wait(l->page, start, waited, s->count);
     nnti_unlock(&l->mutex);
-    l->wait_seconds += nnti_seconds() - start;
+    l->wait_seconds += waited;
     return s;
 }
 
@@ -14343,6 +14877,45 @@ NNT_API nnt_result nnt_loader_seek(nnt_loader *l, int64_t epoch, int64_t batch)
 }
 #undef NNTI_EPOCHS
 
+/* ---- profiles */
+
+NNT_API nnt_result nnt_profile_loader(nnt_net *net, nnt_loader *l)
+{
+    nnti_recorder *p;
+    nnti_page *page;
+    nnt_result r;
+    int i;
+    if (!net) return NNT_ERR_ARGUMENT;
+    r = nnti_profile_needed(net, "nnt_profile_loader");
+    if (r) return r;
+    if (!l || l->broken) return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "nnt_profile_loader: %s", nnt_loader_error(l));
+    p = net->profile;
+    for (i = 0; i < p->pages; i++) if (l->page == &p->page[i]) return NNT_OK;
+    if (l->page) return nnti_set_error(&net->error, NNT_ERR_STATE, "nnt_profile_loader: another net's profile watches this loader");
+    if (p->pages == NNTI_PROFILE_LOADERS)
+        return nnti_set_error(&net->error, NNT_ERR_UNSUPPORTED, "nnt_profile_loader: a profile watches at most %d loaders", (int)NNTI_PROFILE_LOADERS);
+    page = &p->page[p->pages];
+    if (!nnti_page_init(&net->a, page, l->started)) return nnti_set_error(&net->error, NNT_ERR_MEMORY, "nnt_profile_loader: out of memory");
+    p->pages++;
+    page->loader = l;
+    page->mutex = &l->mutex;
+    page->link = &l->page;
+    nnti_lock(&l->mutex);
+    nnti_page_run(page, net->recording != NULL, nnti_seconds());
+    l->page = page;
+    nnti_unlock(&l->mutex);
+    return NNT_OK;
+}
+/* As fit and evaluate do it: a loader too many, or another net's, is no reason to fail. */
+static nnt_result nnti_profile_follow(nnt_net *net, nnt_loader *l)
+{
+    nnti_error kept = net->error;
+    nnt_result r = net->recording ? nnt_profile_loader(net, l) : NNT_OK;
+    if (!r || r == NNT_ERR_MEMORY) return r;
+    net->error = kept;
+    return NNT_OK;
+}
+
 /* ============================================================================
    >>run    Steps: batches in, ops through the backend, loss out, update
    Reads the plan's two lists of ops; everything that differs from step to step is in nnt_run.
@@ -14358,12 +14931,28 @@ static int64_t nnti_node_volume(const nnt_net *net, int node) { return nnti_volu
 
 static nnt_result nnti_upload(nnt_net *net, int program, int value, const void *from, size_t bytes, const char *where)
 {
+    double start = nnti_clock(net);
     nnt_result r = net->on->backend->upload(net->on->device, nnti_value_address(net, program, value), from, bytes);
+    nnti_clocked(net, nnti_row(program, NNTI_PART_UPLOAD), start, (double)bytes);
+    return r ? nnti_device_failed(net, net->on, r, where) : NNT_OK;
+}
+static int nnti_op_row(const nnt_net *net, const nnti_program *p, int op)
+{
+    return NNTI_ROW_OPS + (p == &net->plan.train ? 0 : net->plan.train.count) + op;
+}
+/* Device to host. */
+static nnt_result nnti_download(nnt_net *net, int program, void *to, const void *from, size_t bytes, const char *where)
+{
+    double start = nnti_clock(net);
+    nnt_result r = net->on->backend->download(net->on->device, to, from, bytes);
+    nnti_clocked(net, nnti_row(program, NNTI_PART_DOWNLOAD), start, (double)bytes);
     return r ? nnti_device_failed(net, net->on, r, where) : NNT_OK;
 }
 static nnt_result nnti_run_ops(nnt_net *net, const nnti_program *p, int first, int last, const nnt_run *run, const char *where)
 {
-    nnt_result r = last > first ? net->on->backend->run(net->on->device, p->ops + first, last - first, run) : NNT_OK;
+    nnt_result r = NNT_OK;
+    if (last > first && net->recording) r = nnti_profile_run(net, nnti_op_row(net, p, first), p->ops + first, last - first, run, run->count);
+    else if (last > first) r = net->on->backend->run(net->on->device, p->ops + first, last - first, run);
     return r ? nnti_device_failed(net, net->on, r, where) : NNT_OK;
 }
 
@@ -14381,7 +14970,7 @@ static nnt_result nnti_check_finite(nnt_net *net, const char *where, const char 
     return nnti_set_error(&net->error, NNT_ERR_DATA, "%s: %s of sample %I is %g at value %I; all values must be finite", where, what, i / per_sample, (double)x[i], i % per_sample);
 }
 /* Everything that a batch can be wrong in, before anything of it is used. */
-static nnt_result nnti_check_batch(nnt_net *net, const nnt_batch *b, const char *where, int any_count)
+static nnt_result nnti_look_at_batch(nnt_net *net, const nnt_batch *b, const char *where, int any_count)
 {
     const nnti_node *loss;
     nnti_error *e = &net->error;
@@ -14408,6 +14997,14 @@ static nnt_result nnti_check_batch(nnt_net *net, const nnt_batch *b, const char 
             return nnti_set_error(e, NNT_ERR_DATA, "%s: label %d of sample %d is out of range; the net has %d classes, labels go from 0 to %d", where, (int)b->labels[i], i, classes, classes - 1);
     }
     return NNT_OK;
+}
+/* any_count: for an evaluation, which takes larger batches in pieces. */
+static nnt_result nnti_check_batch(nnt_net *net, const nnt_batch *b, const char *where, int any_count)
+{
+    double start = nnti_clock(net);
+    nnt_result r = nnti_look_at_batch(net, b, where, any_count);
+    nnti_clocked(net, nnti_row(any_count, NNTI_PART_CHECK), start, 0);
+    return r;
 }
 /* Batch norm can't train on one value for each channel: its variance would be 0. */
 static nnt_result nnti_check_batchnorm(nnt_net *net, int count, const char *where)
@@ -14449,8 +15046,7 @@ static nnt_result nnti_put_batch(nnt_net *net, int program, const nnt_batch *b, 
 }
 static nnt_result nnti_get_loss(nnt_net *net, int program, nnt_loss *out, const char *where)
 {
-    nnt_result r = net->on->backend->download(net->on->device, out, nnti_value_address(net, program, net->plan.loss[program]), sizeof *out);
-    return r ? nnti_device_failed(net, net->on, r, where) : NNT_OK;
+    return nnti_download(net, program, out, nnti_value_address(net, program, net->plan.loss[program]), sizeof *out, where);
 }
 static double nnti_max_double(double a, double b) { return a > b ? a : b; }
 static double nnti_mean_loss(const nnt_loss *l) { return l->weight > 0 ? l->sum / l->weight : 0; }
@@ -14491,10 +15087,15 @@ static nnt_result nnti_forward_backward(nnt_net *net, const nnt_batch *b, const 
     return ahead ? NNT_OK : nnti_run_ops(net, p, p->loss_op + 1, p->count - p->update_ops, run, where);
 }
 
+/* An op of the update, which is in no program. */
+static nnt_result nnti_run_alone(nnt_net *net, int row, const nnt_op *op, const nnt_run *run, const char *where)
+{
+    nnt_result r = net->recording ? nnti_profile_run(net, row, op, 1, run, (double)op->count) : net->on->backend->run(net->on->device, op, 1, run);
+    return r ? nnti_device_failed(net, net->on, r, where) : NNT_OK;
+}
 /* One pass over all trained parameters. */
 static nnt_result nnti_apply_update(nnt_net *net, const char *where)
 {
-    const nnti_open_device *on = net->on;
     const nnt_memory *m = &net->plan.memory;
     float *grads = net->memory + m->params / sizeof(float), *moments = grads + m->grads / sizeof(float);
     double norm;
@@ -14517,9 +15118,9 @@ static nnt_result nnti_apply_update(nnt_net *net, const char *where)
         op.at[NNT_LOSS] = squares;
         op.workspace = squares + NNTI_ALIGN;
         op.workspace_bytes = net->plan.norm_workspace;
-        r = on->backend->run(on->device, &op, 1, &run);
-        if (!r) r = on->backend->download(on->device, &norm, squares, sizeof norm);
-        if (r) return nnti_device_failed(net, on, r, where);
+        r = nnti_run_alone(net, NNTI_ROW_NORM, &op, &run, where);
+        if (!r) r = nnti_download(net, 0, &norm, squares, sizeof norm, where);
+        if (r) return r;
         norm = sqrt(norm) * (double)run.grad_scale;
         if (!nnti_finite_double(norm)) {
             net->pending = 0;
@@ -14534,8 +15135,8 @@ static nnt_result nnti_apply_update(nnt_net *net, const char *where)
     op.at[NNT_W] = net->memory;
     if (nnti_moments(&net->desc.optimizer) > 0) op.at[NNT_M] = moments;
     if (nnti_moments(&net->desc.optimizer) > 1) op.at[NNT_V] = moments + op.count;
-    r = op.count > 0 ? on->backend->run(on->device, &op, 1, &run) : NNT_OK;
-    if (r) return nnti_device_failed(net, on, r, where);
+    r = op.count > 0 ? nnti_run_alone(net, NNTI_ROW_UPDATE, &op, &run, where) : NNT_OK;
+    if (r) return r;
     net->updates++;
     net->pending = 0;
     net->pending_weight = 0;
@@ -14544,20 +15145,22 @@ static nnt_result nnti_apply_update(nnt_net *net, const char *where)
 
 NNT_API nnt_result nnt_update(nnt_net *net)
 {
+    double start;
     nnt_result r;
     if (!net) return NNT_ERR_ARGUMENT;
     r = nnti_ready_to_train(net, "update");
-    return r || !net->pending ? r : nnti_apply_update(net, "update");
+    if (r || !net->pending) return r;
+    start = nnti_clock(net);
+    r = nnti_apply_update(net, "update");
+    nnti_clocked(net, nnti_row(0, NNTI_PART_WHOLE), start, 0);
+    return r;
 }
 
-NNT_API nnt_result nnt_step(nnt_net *net, const nnt_batch *batch, float *loss)
+static nnt_result nnti_step(nnt_net *net, const nnt_batch *batch, float *loss)
 {
+    const nnti_program *p = &net->plan.train;
     nnt_run run;
-    const nnti_program *p;
-    nnt_result r;
-    if (!net) return NNT_ERR_ARGUMENT;
-    p = &net->plan.train;
-    r = nnti_ready_to_train(net, "step");
+    nnt_result r = nnti_ready_to_train(net, "step");
     if (!r) r = nnti_check_batch(net, batch, "step", 0);
     if (!r) r = nnti_check_batchnorm(net, batch->count, "step");
     if (!r) r = nnti_forward_backward(net, batch, "step", &run);
@@ -14572,13 +15175,21 @@ NNT_API nnt_result nnt_step(nnt_net *net, const nnt_batch *batch, float *loss)
     if (loss) *loss = (float)net->last_finite;
     return NNT_OK;
 }
-
-NNT_API nnt_result nnt_backward(nnt_net *net, const nnt_batch *batch, float *loss)
+NNT_API nnt_result nnt_step(nnt_net *net, const nnt_batch *batch, float *loss)
 {
-    nnt_run run;
+    double start;
     nnt_result r;
     if (!net) return NNT_ERR_ARGUMENT;
-    r = nnti_ready_to_train(net, "backward");
+    start = nnti_clock(net);
+    r = nnti_step(net, batch, loss);
+    nnti_clocked(net, nnti_row(0, NNTI_PART_WHOLE), start, r ? 0 : batch->count);
+    return r;
+}
+
+static nnt_result nnti_backward(nnt_net *net, const nnt_batch *batch, float *loss)
+{
+    nnt_run run;
+    nnt_result r = nnti_ready_to_train(net, "backward");
     if (!r && net->pending) r = nnti_set_error(&net->error, NNT_ERR_STATE, "backward: the gradients of %d batches wait for their update; call nnt_update first", net->pending);
     if (!r) r = nnti_check_batch(net, batch, "backward", 0);
     if (!r) r = nnti_check_batchnorm(net, batch->count, "backward");
@@ -14591,6 +15202,16 @@ NNT_API nnt_result nnt_backward(nnt_net *net, const nnt_batch *batch, float *los
     }
     if (loss) *loss = (float)nnti_mean_loss(&net->last_loss);
     return NNT_OK;
+}
+NNT_API nnt_result nnt_backward(nnt_net *net, const nnt_batch *batch, float *loss)
+{
+    double start;
+    nnt_result r;
+    if (!net) return NNT_ERR_ARGUMENT;
+    start = nnti_clock(net);
+    r = nnti_backward(net, batch, loss);
+    nnti_clocked(net, nnti_row(0, NNTI_PART_WHOLE), start, r ? 0 : batch->count);
+    return r;
 }
 
 NNT_API nnt_loss nnt_last_loss(const nnt_net *net)
@@ -14625,13 +15246,13 @@ static nnt_result nnti_evaluate_samples(nnt_net *net, const nnt_batch *b, int fi
 }
 static nnt_result nnti_get_output(nnt_net *net, float *y, int count, const char *where)
 {
-    nnt_result r = net->on->backend->download(net->on->device, y, nnti_value_address(net, 1, net->plan.output), (size_t)(nnti_node_volume(net, net->output_node) * count) * sizeof(float));
-    return r ? nnti_device_failed(net, net->on, r, where) : NNT_OK;
+    return nnti_download(net, 1, y, nnti_value_address(net, 1, net->plan.output), (size_t)(nnti_node_volume(net, net->output_node) * count) * sizeof(float), where);
 }
 
 NNT_API nnt_result nnt_predict(nnt_net *net, const float *x, int64_t count, float *y)
 {
     int64_t i, in, out;
+    double start;
     nnt_result r;
     if (!net) return NNT_ERR_ARGUMENT;
     r = nnti_ready(net, "predict");
@@ -14640,6 +15261,7 @@ NNT_API nnt_result nnt_predict(nnt_net *net, const float *x, int64_t count, floa
     if (count < 0) return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "predict: %I samples; it can't be negative", count);
     in = nnti_node_volume(net, net->input);
     out = nnti_node_volume(net, net->output_node);
+    start = nnti_clock(net);
     for (i = 0; i < count && !r; i += net->desc.batch) {
         nnt_batch b;
         memset(&b, 0, sizeof b);
@@ -14648,6 +15270,7 @@ NNT_API nnt_result nnt_predict(nnt_net *net, const float *x, int64_t count, floa
         r = nnti_evaluate_samples(net, &b, 0, b.count, 0, "predict");
         if (!r) r = nnti_get_output(net, y + i * out, b.count, "predict");
     }
+    nnti_clocked(net, nnti_row(1, NNTI_PART_WHOLE), start, (double)count);
     return r;
 }
 
@@ -14698,6 +15321,7 @@ NNT_API nnt_result nnt_evaluate(nnt_net *net, nnt_loader *loader, nnt_metrics *o
     nnt_batch b;
     float *logits = NULL;
     size_t logits_bytes = 0;
+    double start;
     nnt_result r;
     int first;
     if (!net) return NNT_ERR_ARGUMENT;
@@ -14717,11 +15341,13 @@ NNT_API nnt_result nnt_evaluate(nnt_net *net, nnt_loader *loader, nnt_metrics *o
         if (!logits) return nnti_set_error(&net->error, NNT_ERR_MEMORY, "evaluate: out of memory");
     }
     memset(&sum, 0, sizeof sum);
-    r = nnt_loader_rewind(loader, nnt_loader_epoch(loader));
+    r = nnti_profile_follow(net, loader);
+    if (!r) r = nnt_loader_rewind(loader, nnt_loader_epoch(loader));
     while (!r) {
         r = nnt_loader_next(loader, &b);
         if (r) { r = nnti_loader_failed(net, loader, "evaluate"); break; }
         if (!b.count) break;
+        start = nnti_clock(net);
         r = nnti_check_batch(net, &b, "evaluate", 1);
         for (first = 0; first < b.count && !r; first += net->desc.batch) {
             int count = nnti_min(net->desc.batch, b.count - first);
@@ -14735,6 +15361,7 @@ NNT_API nnt_result nnt_evaluate(nnt_net *net, nnt_loader *loader, nnt_metrics *o
             sum.correct5 += part.correct5;
             sum.samples += part.samples;
         }
+        nnti_clocked(net, nnti_row(1, NNTI_PART_WHOLE), start, b.count);
     }
     nnti_free(&net->a, logits, logits_bytes);
     if (r) return r;
@@ -14759,6 +15386,25 @@ static void nnti_estimate(nnt_progress_info *p, double start)
     p->seconds_left = done > 0 ? p->seconds / done * ((double)p->epochs - done) : 0;
 }
 
+/* The callback's wish to stop. Its own time is what no step, prediction or wait inside of it took. */
+static int nnti_call_back(nnt_net *net, const nnt_fit_desc *d, nnt_progress_info *p)
+{
+    double start, inside;
+    int stop;
+    if (!d->callback) return 0;
+    if (!net->recording) return d->callback(d->user, net, p);
+    start = nnti_seconds();
+    inside = nnti_profile_inside(net->recording);
+    stop = d->callback(d->user, net, p);
+    if (net->recording) {
+        nnti_tally *t = &net->recording->row[NNTI_ROW_CALLBACK];
+        double took = nnti_seconds() - start;
+        t->count++;
+        t->seconds += nnti_max_double(0, took - (nnti_profile_inside(net->recording) - inside));
+        nnti_event_add(&net->recording->events, NNTI_ROW_CALLBACK, start, took);
+    }
+    return stop;
+}
 /* One epoch of training. sum: what the losses counted. */
 static nnt_result nnti_fit_epoch(nnt_net *net, nnt_loader *loader, const nnt_fit_desc *d, nnt_progress_info *p, double start, double waited, nnt_loss *sum)
 {
@@ -14766,6 +15412,8 @@ static nnt_result nnti_fit_epoch(nnt_net *net, nnt_loader *loader, const nnt_fit
     nnt_batch b;
     nnt_result r;
     memset(sum, 0, sizeof *sum);
+    r = nnti_profile_follow(net, loader);
+    if (r) return r;
     for (p->batch = 0; ; ) {
         nnt_loss l;
         r = nnt_loader_next(loader, &b);
@@ -14795,7 +15443,7 @@ static nnt_result nnti_fit_epoch(nnt_net *net, nnt_loader *loader, const nnt_fit
         p->samples_per_second = samples / nnti_max_double(1e-9, nnti_seconds() - epoch_start);
         p->wait_seconds = nnt_loader_wait_seconds(loader) - waited;
         nnti_estimate(p, start);
-        if (d->callback(d->user, net, p)) return nnti_set_error(&net->error, NNT_ERR_STOPPED, "fit: the callback stopped it in epoch %d after batch %I", p->epoch, p->batch);
+        if (nnti_call_back(net, d, p)) return nnti_set_error(&net->error, NNT_ERR_STOPPED, "fit: the callback stopped it in epoch %d after batch %I", p->epoch, p->batch);
     }
     r = nnt_update(net);                    /* what accumulate has left over */
     p->samples_per_second = samples / nnti_max_double(1e-9, nnti_seconds() - epoch_start);
@@ -14855,7 +15503,7 @@ static nnt_result nnti_fit(nnt_net *net, nnt_loader *loader, nnt_fit_desc d)
             return nnti_set_error(&net->error, NNT_ERR_MEMORY, "fit: out of memory");
         net->history = (nnt_progress_info *)history;
         net->history[net->history_count++] = p;
-        if (d.callback && d.callback(d.user, net, &p)) return nnti_set_error(&net->error, NNT_ERR_STOPPED, "fit: the callback stopped it after epoch %d", p.epoch);
+        if (nnti_call_back(net, &d, &p)) return nnti_set_error(&net->error, NNT_ERR_STOPPED, "fit: the callback stopped it after epoch %d", p.epoch);
     }
     return NNT_OK;
 }
@@ -14986,6 +15634,733 @@ NNT_API int nnt_progress(void *user, nnt_net *net, const nnt_progress_info *p)
     fputs(line, stderr);
     fflush(stderr);
     return 0;
+}
+#endif
+
+/* ============================================================================
+   >>seeing    Profiles in words, tables and pictures
+   Reads what >>profile wrote down: first into rows, of which everything else is made.
+   ============================================================================ */
+
+/* Rows as they are asked for: at most cap are kept, count says how many there are. */
+typedef struct nnti_sheet { nnt_profile_row *row; int cap, count; nnt_profile_row spare; } nnti_sheet;
+
+static nnt_profile_row *nnti_sheet_add(nnti_sheet *s, const char *thread, const char *part, const char *phase, int64_t count, double seconds)
+{
+    nnt_profile_row *r = s->count < s->cap ? &s->row[s->count] : &s->spare;
+    s->count++;
+    memset(r, 0, sizeof *r);
+    nnti_format(r->thread, sizeof r->thread, "%s", thread);
+    nnti_format(r->part, sizeof r->part, "%s", part);
+    nnti_format(r->phase, sizeof r->phase, "%s", phase);
+    r->count = count;
+    r->seconds = seconds;
+    return r;
+}
+static double nnti_not_negative(double v) { return v > 0 ? v : 0; }
+
+static const char *const nnti_program_parts[] = { "step", "predict" };
+static const char *const nnti_part_names[NNTI_PARTS] = { "", "check", "upload", "download" };
+static const char *const nnti_stage_names[NNTI_STAGES] = { "read", "decode", "transform", "shuffle" };
+
+/* Arithmetic that an op's own figure stands for: what only moves or gathers values has a layer's figure, not its own. */
+static double nnti_op_arithmetic(const nnt_op *op)
+{
+    int moves = op->kind == NNT_OP_COPY || op->kind == NNT_OP_ACCUMULATE || op->kind == NNT_OP_CONCAT || op->kind == NNT_OP_CONCAT_GRAD
+             || op->kind == NNT_OP_BN_RUNNING;
+    return moves ? 0 : op->flops;
+}
+static void nnti_sheet_ops(nnti_sheet *s, const nnt_net *net, int program)
+{
+    const nnti_recorder *p = net->profile;
+    const nnti_program *ops = program ? &net->plan.predict : &net->plan.train;
+    const nnti_tally *t = p->row + NNTI_ROW_OPS + (program ? net->plan.train.count : 0);
+    char name[NNTI_NAME_TEXT];
+    int i;
+    for (i = 0; i < ops->count; i++) {
+        const nnt_op *op = &ops->ops[i];
+        nnt_profile_row *r;
+        if (!t[i].count) continue;
+        r = nnti_sheet_add(s, "net", nnti_program_parts[program], nnti_phase_names[op->phase], t[i].count, t[i].seconds);
+        nnti_format(r->layer, sizeof r->layer, "%s", nnti_node_name(&net->nodes[op->node - 1], name));
+        nnti_format(r->kind, sizeof r->kind, "%s", nnti_op_names[op->kind]);
+        r->flops = nnti_op_arithmetic(op) * t[i].amount;
+        r->bytes = op->bytes * t[i].amount;
+    }
+}
+/* The update's ops: 4 bytes a value, read or written so often. */
+static void nnti_sheet_update(nnti_sheet *s, const nnt_net *net, int row, int kind, int times)
+{
+    const nnti_tally *t = &net->profile->row[row];
+    nnt_profile_row *r;
+    if (!t->count) return;
+    r = nnti_sheet_add(s, "net", "step", "update", t->count, t->seconds);
+    nnti_format(r->kind, sizeof r->kind, "%s", nnti_op_names[kind]);
+    r->bytes = 4.0 * times * t->amount;
+}
+/* Everything of steps or predictions. The first row is what none of the others took. */
+static void nnti_sheet_program(nnti_sheet *s, const nnt_net *net, int program)
+{
+    const nnti_recorder *p = net->profile;
+    const nnti_tally *whole = &p->row[nnti_row(program, NNTI_PART_WHOLE)];
+    int part, i, first = s->count;
+    nnt_profile_row *own;
+    double inside = 0;
+    if (!whole->count) return;
+    own = nnti_sheet_add(s, "net", nnti_program_parts[program], "", whole->count, whole->seconds);
+    for (part = NNTI_PART_CHECK; part < NNTI_PARTS; part++) {
+        const nnti_tally *t = &p->row[nnti_row(program, part)];
+        if (!t->count) continue;
+        inside += t->seconds;
+        nnti_sheet_add(s, "net", nnti_program_parts[program], nnti_part_names[part], t->count, t->seconds)->bytes = t->amount;
+    }
+    for (i = 0; i < (program ? net->plan.predict.count : net->plan.train.count); i++)
+        inside += p->row[NNTI_ROW_OPS + (program ? net->plan.train.count : 0) + i].seconds;
+    nnti_sheet_ops(s, net, program);
+    if (!program) {
+        inside += p->row[NNTI_ROW_NORM].seconds + p->row[NNTI_ROW_UPDATE].seconds;
+        nnti_sheet_update(s, net, NNTI_ROW_NORM, NNT_OP_GRAD_NORM, 1);
+        nnti_sheet_update(s, net, NNTI_ROW_UPDATE, NNT_OP_UPDATE, 3 + 2 * nnti_moments(&net->desc.optimizer));
+    }
+    if (first < s->cap) own->seconds = nnti_not_negative(whole->seconds - inside);
+}
+static double nnti_page_seconds(const nnti_page *p, double now) { return p->seconds + (p->running ? now - p->begun : 0); }
+static double nnti_profile_seconds(const nnt_net *net, double now)
+{
+    return net->profile->seconds + (net->recording ? now - net->profile->begun : 0);
+}
+/* A worker's stages; `waiting`: in the thread of the net, inside of its wait. Returns their sum. */
+static double nnti_sheet_stages(nnti_sheet *s, const nnti_worker_tally *w, const char *thread, const char *part)
+{
+    double sum = 0;
+    int i;
+    for (i = 0; i < NNTI_STAGES; i++) {
+        if (!(w->seconds[i] > 0)) continue;
+        nnti_sheet_add(s, thread, part, nnti_stage_names[i], i == NNTI_STAGE_SHUFFLE ? w->batches : w->samples, w->seconds[i]);
+        sum += w->seconds[i];
+    }
+    return sum;
+}
+/* Rows of the loader's workers. */
+static void nnti_sheet_workers(nnti_sheet *s, const nnti_page *p, int number, double now)
+{
+    char thread[32];
+    int i;
+    for (i = 1; i <= p->workers; i++) {
+        const nnti_worker_tally *w = &p->worker[i];
+        nnti_format(thread, sizeof thread, "loader %d worker %d", number, i);
+        nnti_sheet_add(s, thread, "batch", "", w->batches, nnti_not_negative(w->busy - nnti_sheet_stages(s, w, thread, "batch")));
+        nnti_sheet_add(s, thread, "idle", "", 0, nnti_not_negative(nnti_page_seconds(p, now) - w->busy));
+    }
+}
+static void nnti_profile_sheet(nnt_net *net, nnti_sheet *s)
+{
+    nnti_recorder *p = net->profile;
+    const nnti_tally *callback = &p->row[NNTI_ROW_CALLBACK];
+    double now = nnti_seconds(), known = p->row[nnti_row(0, NNTI_PART_WHOLE)].seconds + p->row[nnti_row(1, NNTI_PART_WHOLE)].seconds + callback->seconds;
+    int i;
+    for (i = 0; i < p->pages; i++) {
+        nnti_page *page = &p->page[i];
+        nnti_page_lock(page);
+        known += page->wait.seconds;
+        if (page->wait.count)
+            nnti_sheet_add(s, "net", "wait for data", "", page->wait.count,
+                           nnti_not_negative(page->wait.seconds - nnti_sheet_stages(s, &page->worker[0], "net", "wait for data")));
+        nnti_page_unlock(page);
+    }
+    nnti_sheet_program(s, net, 0);
+    nnti_sheet_program(s, net, 1);
+    if (callback->count) nnti_sheet_add(s, "net", "callback", "", callback->count, callback->seconds);
+    nnti_sheet_add(s, "net", "elsewhere", "", 0, nnti_not_negative(nnti_profile_seconds(net, now) - known));
+    for (i = 0; i < p->pages; i++) {
+        nnti_page_lock(&p->page[i]);
+        nnti_sheet_workers(s, &p->page[i], i + 1, now);
+        nnti_page_unlock(&p->page[i]);
+    }
+}
+NNT_API int nnt_profile_rows(nnt_net *net, nnt_profile_row *rows, int cap)
+{
+    nnti_sheet s;
+    if (!net || !net->profile) return 0;
+    memset(&s, 0, sizeof s);
+    s.row = rows;
+    s.cap = rows ? cap : 0;
+    nnti_profile_sheet(net, &s);
+    return s.count;
+}
+/* All rows in memory of their own: cap of them have to be freed. 0 when memory is out, or there is no profile. */
+static int nnti_profile_read(nnt_net *net, nnti_sheet *s)
+{
+    memset(s, 0, sizeof *s);
+    s->cap = nnt_profile_rows(net, NULL, 0);
+    s->row = s->cap ? (nnt_profile_row *)nnti_zalloc(&net->a, (size_t)s->cap, sizeof *s->row) : NULL;
+    if (!s->row) return 0;
+    nnti_profile_sheet(net, s);
+    s->count = nnti_min(s->count, s->cap);
+    return 1;
+}
+static void nnti_sheet_free(nnt_net *net, nnti_sheet *s) { nnti_free(&net->a, s->row, (size_t)s->cap * sizeof *s->row); }
+
+/* ---- words */
+
+static void nnti_put_percent(nnti_text *t, double share)
+{
+    nnti_put_fixed(t, 100.0 * share, share < 0.0995 ? 1 : 0);
+    nnti_put_string(t, " %");
+}
+static void nnti_put_rate(nnti_text *t, double v) { nnti_put_double(t, v, v < 100 ? 2 : 3); }
+
+/* "backward conv2 conv_weight", "upload" */
+static void nnti_put_place(nnti_text *t, const nnt_profile_row *r)
+{
+    const char *const level[4] = { r->part, r->phase, r->layer, r->kind };
+    int i, first = r->phase[0] != 0, n = 0;     /* the part only where nothing stands below it */
+    if (first && strcmp(r->part, "step") != 0) first = 0;
+    for (i = first; i < 4; i++) {
+        if (!level[i][0]) continue;
+        if (n++) nnti_put_char(t, ' ');
+        nnti_put_string(t, level[i]);
+    }
+}
+/* What a loader's threads did together. */
+static nnti_worker_tally nnti_page_sum(const nnti_page *p)
+{
+    nnti_worker_tally sum;
+    int i, k;
+    memset(&sum, 0, sizeof sum);
+    for (i = 0; i <= p->workers; i++) {
+        sum.busy += p->worker[i].busy;
+        sum.samples += p->worker[i].samples;
+        for (k = 0; k < NNTI_STAGES; k++) sum.seconds[k] += p->worker[i].seconds[k];
+    }
+    return sum;
+}
+static int nnti_longest_stage(const nnti_worker_tally *w)
+{
+    int i, best = 0;
+    for (i = 1; i < NNTI_STAGES; i++) if (w->seconds[i] > w->seconds[best]) best = i;
+    return best;
+}
+/* The loader is what holds things up. net_rate: samples a second that the net would take. */
+static void nnti_put_loader_verdict(nnti_text *t, const nnti_page *p, double net_rate)
+{
+    nnti_worker_tally sum = nnti_page_sum(p);
+    double one = sum.busy > 0 ? (double)sum.samples / sum.busy : 0;
+    int stage = nnti_longest_stage(&sum), workers = nnti_max(1, p->workers), cores = nnti_core_count();
+    if (!(one > 0) || !(net_rate > 0)) {
+        nnti_put_string(t, ": no batch was finished in the time");
+        return;
+    }
+    nnti_put(t, p->workers ? ": %d worker%s " : ": the net's own thread (workers is NNT_NO_WORKERS) ", p->workers, p->workers > 1 ? "s" : "");
+    nnti_put_string(t, workers > 1 ? "make " : "makes ");
+    nnti_put_rate(t, one * workers);
+    nnti_put(t, " samples/s (%s ", nnti_stage_names[stage]);
+    nnti_put_percent(t, sum.busy > 0 ? sum.seconds[stage] / sum.busy : 0);
+    nnti_put_string(t, "), the net takes ");
+    nnti_put_rate(t, net_rate);
+    {
+        double wish = ceil(net_rate / one);
+        int most = NNTI_MAX_THREADS, want = wish < most ? nnti_max((int)wish, nnti_min(most, p->workers + 1)) : most;
+        nnti_put(t, "; try workers=%d", want);
+        if (want > cores) nnti_put(t, " (there %s %d core%s; more threads help where reading waits, not where it computes)", cores == 1 ? "is" : "are", cores, cores == 1 ? "" : "s");
+    }
+    if (stage == NNTI_STAGE_TRANSFORM) nnti_put_string(t, ", or noise as a layer (nnt_noise)");
+}
+/* Nothing waits for data: what computing goes on. */
+static void nnti_put_compute_verdict(nnti_text *t, const nnti_sheet *s, double wall, double wait)
+{
+    const nnt_profile_row *top = NULL;
+    double again = 0, callback = 0, elsewhere = 0;
+    int i;
+    for (i = 0; i < s->count; i++) {
+        const nnt_profile_row *r = &s->row[i];
+        if (strcmp(r->thread, "net") != 0) continue;
+        if (strcmp(r->part, "callback") == 0) callback = r->seconds;
+        if (strcmp(r->part, "elsewhere") == 0) elsewhere = r->seconds;
+        if (strcmp(r->phase, nnti_phase_names[NNT_PHASE_AGAIN]) == 0) again += r->seconds;
+        if (r->kind[0] && (!top || r->seconds > top->seconds)) top = r;
+    }
+    nnti_put_string(t, "computing: data is waited for ");
+    nnti_put_percent(t, wait / wall);
+    nnti_put_string(t, " of the time");
+    if (top) {
+        nnti_put_string(t, "; the largest part is ");
+        nnti_put_place(t, top);
+        nnti_put_string(t, ", ");
+        nnti_put_percent(t, top->seconds / wall);
+        if (top->flops > 0 && top->seconds > 0) {
+            nnti_put_string(t, " at ");
+            nnti_put_rate(t, top->flops / top->seconds * 1e-9);
+            nnti_put_string(t, " GFLOP/s");
+        }
+    }
+    if (again > 0.05 * wall) { nnti_put_string(t, "; values made again (memory_limit) take "); nnti_put_percent(t, again / wall); }
+    if (callback > 0.1 * wall) { nnti_put_string(t, "; the callback takes "); nnti_put_percent(t, callback / wall); }
+    if (elsewhere > 0.2 * wall) { nnti_put_string(t, "; outside of the library pass "); nnti_put_percent(t, elsewhere / wall); }
+}
+/* One sentence. A tenth of the time is what makes waiting the first thing to look at. */
+static void nnti_put_verdict(nnti_text *t, nnt_net *net, nnti_sheet *s)
+{
+    nnti_recorder *p = net->profile;
+    const nnti_tally *step = &p->row[nnti_row(0, NNTI_PART_WHOLE)], *predict = &p->row[nnti_row(1, NNTI_PART_WHOLE)];
+    double wall = nnti_profile_seconds(net, nnti_seconds()), wait = 0, computing = step->seconds + predict->seconds;
+    int i, worst = -1;
+    for (i = 0; i < p->pages; i++) {
+        nnti_page_lock(&p->page[i]);
+        wait += p->page[i].wait.seconds;
+        if (worst < 0 || p->page[i].wait.seconds > p->page[worst].wait.seconds) worst = i;
+        nnti_page_unlock(&p->page[i]);
+    }
+    if (!(wall > 0) || !(wait + computing > 0)) {
+        nnti_put_string(t, "nothing was recorded: call nnt_profile_start, then nnt_fit or nnt_step");
+        return;
+    }
+    if (wait < 0.1 * wall) {
+        nnti_put_compute_verdict(t, s, wall, wait);
+        return;
+    }
+    nnti_put_string(t, "waiting for data ");
+    nnti_put_percent(t, wait / wall);
+    nnti_put_string(t, " of the time");
+    nnti_page_lock(&p->page[worst]);
+    nnti_put_loader_verdict(t, &p->page[worst], computing > 0 ? (step->amount + predict->amount) / computing : 0);
+    nnti_page_unlock(&p->page[worst]);
+}
+
+/* Writes what write_fn makes of all rows, or why there are none. */
+typedef void (*nnti_sheet_writer)(nnti_text *t, nnt_net *net, nnti_sheet *s);
+static size_t nnti_write_sheet(nnt_net *net, char *text, size_t cap, nnti_sheet_writer write_fn)
+{
+    nnti_text t = nnti_text_begin(text, cap);
+    nnti_sheet s;
+    if (!net || !net->profile) nnti_put_string(&t, "there is no profile; call nnt_profile_start first\n");
+    else if (!nnti_profile_read(net, &s)) nnti_put_string(&t, "out of memory\n");
+    else {
+        write_fn(&t, net, &s);
+        nnti_sheet_free(net, &s);
+    }
+    nnti_text_end(&t);
+    return t.length;
+}
+NNT_API size_t nnt_profile_verdict(nnt_net *net, char *text, size_t cap) { return nnti_write_sheet(net, text, cap, nnti_put_verdict); }
+
+/* A number in a column; "" where there is none. */
+static void nnti_put_column(nnti_text *t, double v, int decimals, size_t width)
+{
+    char text[40];
+    nnti_text own = nnti_text_begin(text, sizeof text);
+    size_t i;
+    if (v > 0 && v < 1e12) nnti_put_fixed(&own, v, decimals);
+    nnti_text_end(&own);
+    for (i = own.length; i < width; i++) nnti_put_char(t, ' ');
+    nnti_put_string(t, text);
+}
+static void nnti_put_profile_row(nnti_text *t, const nnt_profile_row *r, double wall)
+{
+    nnti_put_column(t, 100.0 * r->seconds / wall, 1, 6);
+    nnti_put_string(t, " %");
+    nnti_put_column(t, r->seconds, 3, 11);
+    nnti_put(t, "%9I", r->count);
+    nnti_put_column(t, r->seconds > 0 ? r->flops / r->seconds * 1e-9 : 0, 1, 10);
+    nnti_put_column(t, r->seconds > 0 ? r->bytes / r->seconds * 1e-9 : 0, 1, 8);
+    nnti_put_string(t, "  ");
+    nnti_put_place(t, r);
+    nnti_put_char(t, '\n');
+}
+static void nnti_put_workers(nnti_text *t, const nnti_page *p, int number, double now)
+{
+    double wall = nnti_page_seconds(p, now);
+    int i, k;
+    nnti_put(t, "loader %d: waited for %I times, ", number, p->wait.count);
+    nnti_put_fixed(t, p->wait.seconds, 3);
+    nnti_put_string(t, " s\n");
+    for (i = 0; i <= p->workers; i++) {
+        const nnti_worker_tally *w = &p->worker[i];
+        if (!w->batches) continue;
+        if (i) nnti_put(t, "  worker %d: ", i);
+        else nnti_put_string(t, "  in the net's thread: ");
+        nnti_put_string(t, "busy ");
+        nnti_put_percent(t, wall > 0 ? w->busy / wall : 0);
+        nnti_put_string(t, " of the time, ");
+        nnti_put_rate(t, w->busy > 0 ? (double)w->samples / w->busy : 0);
+        nnti_put_string(t, " samples/s while busy");
+        for (k = 0; k < NNTI_STAGES; k++) {
+            if (!(w->seconds[k] > 0)) continue;
+            nnti_put(t, ", %s ", nnti_stage_names[k]);
+            nnti_put_percent(t, w->seconds[k] / w->busy);
+        }
+        nnti_put_char(t, '\n');
+    }
+}
+/* The net's thread in front, its longest rows first. */
+static int nnti_by_seconds(const void *a, const void *b)
+{
+    const nnt_profile_row *x = (const nnt_profile_row *)a, *y = (const nnt_profile_row *)b;
+    int x_net = strcmp(x->thread, "net") == 0, y_net = strcmp(y->thread, "net") == 0;
+    if (x_net != y_net) return y_net - x_net;
+    return x->seconds < y->seconds ? 1 : x->seconds > y->seconds ? -1 : 0;
+}
+static void nnti_put_profile(nnti_text *t, nnt_net *net, nnti_sheet *s)
+{
+    enum { MOST = 40 };
+    double now = nnti_seconds(), wall = nnti_profile_seconds(net, now), rest = 0;
+    int i, others = 0;
+    nnti_put_verdict(t, net, s);
+    nnti_put_string(t, "\n\nwatched for ");
+    nnti_put_fixed(t, wall, 3);
+    nnti_put(t, " s on %s; the net's thread:\n   share    seconds    times   GFLOP/s    GB/s\n", net->on->text);
+    if (!(wall > 0)) wall = 1;
+    qsort(s->row, (size_t)s->count, sizeof *s->row, nnti_by_seconds);
+    for (i = 0; i < s->count && strcmp(s->row[i].thread, "net") == 0 && s->row[i].seconds > 0; i++) {
+        if (i < MOST) nnti_put_profile_row(t, &s->row[i], wall);
+        else { rest += s->row[i].seconds; others++; }
+    }
+    if (others) {
+        nnti_put_column(t, 100.0 * rest / wall, 1, 6);
+        nnti_put_string(t, " %");
+        nnti_put_column(t, rest, 3, 11);
+        nnti_put(t, "%9s%10s%8s  in %d others\n", "", "", "", others);
+    }
+    for (i = 0; i < net->profile->pages; i++) {
+        nnti_page_lock(&net->profile->page[i]);
+        nnti_put_workers(t, &net->profile->page[i], i + 1, now);
+        nnti_page_unlock(&net->profile->page[i]);
+    }
+}
+NNT_API size_t nnt_profile_text(nnt_net *net, char *text, size_t cap) { return nnti_write_sheet(net, text, cap, nnti_put_profile); }
+
+#ifndef NNT_NO_STDIO
+/* ---- folded stacks */
+
+static void nnti_put_folded(nnti_text *t, void *subject)
+{
+    const nnti_sheet *s = (const nnti_sheet *)subject;
+    double sum = 0;
+    int i, k;
+    for (i = 0; i < s->count; i++) {
+        const nnt_profile_row *r = &s->row[i];
+        const char *level[5], *c;
+        int64_t before = (int64_t)(sum * 1e6 + 0.5), after;
+        sum += r->seconds;
+        after = (int64_t)(sum * 1e6 + 0.5);     /* so that roundings don't add up */
+        if (after == before) continue;
+        level[0] = r->thread; level[1] = r->part; level[2] = r->phase; level[3] = r->layer; level[4] = r->kind;
+        for (k = 0; k < 5; k++) {
+            if (!level[k][0]) continue;
+            if (k) nnti_put_char(t, ';');
+            for (c = level[k]; *c; c++) nnti_put_char(t, *c == ';' || (unsigned char)*c < ' ' ? '_' : *c);
+        }
+        nnti_put(t, " %I\n", after - before);
+    }
+}
+
+/* ---- flame graph: a box for each place, below it those that its time went on in, as wide as their time */
+
+typedef struct nnti_frame {
+    const char *name;
+    const nnt_profile_row *row;     /* its first; a leaf's own */
+    int    parent, first, last, next, depth;    /* first and last child, next sibling; -1: none */
+    double seconds, start;
+} nnti_frame;
+typedef struct nnti_flame { nnt_net *net; nnti_sheet sheet; nnti_frame *at; int count, cap, depth; char verdict[400]; } nnti_flame;
+
+static int nnti_frame_add(nnti_flame *f, int parent, const char *name, const nnt_profile_row *row)
+{
+    nnti_frame *n = &f->at[f->count];
+    memset(n, 0, sizeof *n);
+    n->name = name;
+    n->row = row;
+    n->parent = parent;
+    n->first = n->last = n->next = -1;
+    if (parent >= 0) {
+        nnti_frame *up = &f->at[parent];
+        n->depth = up->depth + 1;
+        if (up->last >= 0) f->at[up->last].next = f->count;
+        else up->first = f->count;
+        up->last = f->count;
+    }
+    f->depth = nnti_max(f->depth, n->depth);
+    return f->count++;
+}
+static int nnti_frame_child(nnti_flame *f, int parent, const char *name, const nnt_profile_row *row)
+{
+    int i;
+    for (i = f->at[parent].first; i >= 0; i = f->at[i].next)
+        if (strcmp(f->at[i].name, name) == 0) return i;
+    return nnti_frame_add(f, parent, name, row);
+}
+static void nnti_flame_build(nnti_flame *f)
+{
+    int i, k;
+    nnti_frame_add(f, -1, "all", NULL);
+    for (i = 0; i < f->sheet.count; i++) {
+        const nnt_profile_row *r = &f->sheet.row[i];
+        const char *level[5];
+        int at = 0;
+        if (!(r->seconds > 0)) continue;
+        level[0] = r->thread; level[1] = r->part; level[2] = r->phase; level[3] = r->layer; level[4] = r->kind;
+        f->at[0].seconds += r->seconds;
+        for (k = 0; k < 5; k++) {
+            if (!level[k][0]) continue;
+            at = nnti_frame_child(f, at, level[k], r);
+            f->at[at].seconds += r->seconds;
+        }
+    }
+    for (i = 0; i < f->count; i++) {            /* parents come before their children */
+        double start = f->at[i].start;
+        for (k = f->at[i].first; k >= 0; k = f->at[k].next) {
+            f->at[k].start = start;
+            start += f->at[k].seconds;
+        }
+    }
+}
+/* The width below which boxes are left out: with at most so many the file stays below 300 KB. */
+static double nnti_flame_least(const nnti_flame *f)
+{
+    enum { MOST = 800 };
+    double least = f->at[0].seconds * 1e-4;
+    int i, n = MOST + 1;
+    while (n > MOST) {
+        for (i = 0, n = 0; i < f->count; i++) n += f->at[i].seconds >= least;
+        if (n > MOST) least *= 1.25;
+    }
+    return least;
+}
+static const char *nnti_frame_class(const nnti_frame *n)
+{
+    const nnt_profile_row *r = n->row;
+    int i;
+    if (n->depth < 2) return "o";
+    if (strcmp(r->part, "idle") == 0 || strcmp(r->part, "elsewhere") == 0) return "i";
+    if (strcmp(r->part, "wait for data") == 0 || strcmp(r->part, "batch") == 0) return "w";
+    for (i = 0; i < 4 && n->depth > 2; i++)
+        if (strcmp(r->phase, nnti_phase_names[i]) == 0) return i == 0 ? "f" : i == 1 ? "a" : i == 2 ? "b" : "u";
+    return "o";
+}
+static void nnti_put_xml_text(nnti_text *t, const char *w)      /* control characters don't exist in XML */
+{
+    char one[2] = { 0, 0 };
+    for (; *w; w++) {
+        one[0] = (unsigned char)*w < ' ' ? ' ' : *w;
+        nnti_put_xml(t, one);
+    }
+}
+static void nnti_put_frame(nnti_text *t, const nnti_flame *f, const nnti_frame *n)
+{
+    double all = f->at[0].seconds, thread = all;
+    const nnti_frame *up = n;
+    while (up->depth > 1) up = &f->at[up->parent];
+    if (n->depth) thread = up->seconds;
+    nnti_put(t, "<svg class=\"f %s\" x=\"", n->depth ? nnti_frame_class(n) : "o");
+    nnti_put_fixed(t, 100.0 * n->start / all, 4);
+    nnti_put(t, "%%\" y=\"%d\" width=\"", 18 * n->depth);
+    nnti_put_fixed(t, 100.0 * n->seconds / all, 4);
+    nnti_put_string(t, "%\" height=\"18\"><title>");
+    nnti_put_xml_text(t, n->name);
+    nnti_put_string(t, ": ");
+    nnti_put_double(t, n->seconds, 3);
+    nnti_put_string(t, " s, ");
+    nnti_put_percent(t, n->seconds / all);
+    if (n->depth > 1) {
+        nnti_put_string(t, ", of its thread ");
+        nnti_put_percent(t, n->seconds / thread);
+    }
+    if (n->first < 0 && n->row && n->row->flops > 0) {
+        nnti_put_string(t, ", GFLOP/s ");
+        nnti_put_rate(t, n->row->flops / n->row->seconds * 1e-9);
+    }
+    if (n->first < 0 && n->row && n->row->bytes > 0) {
+        nnti_put_string(t, ", GB/s ");
+        nnti_put_rate(t, n->row->bytes / n->row->seconds * 1e-9);
+    }
+    nnti_put_string(t, "</title><rect width=\"100%\" height=\"17\"/><text x=\"3\" y=\"13\">");
+    nnti_put_xml_text(t, n->name);
+    nnti_put_string(t, "</text></svg>\n");
+}
+/* Places and widths are percentages, so that the picture fills its window at any width with letters of one size. */
+static void nnti_put_flame(nnti_text *t, void *subject)
+{
+    const nnti_flame *f = (const nnti_flame *)subject;
+    double least = nnti_flame_least(f);
+    int i;
+    nnti_put(t, "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"nntf\" width=\"100%%\" height=\"%d\">\n<style>\n", 110 + 18 * (f->depth + 1));
+    nnti_put_string(t,
+        ".nntf{font:12px sans-serif;background:#fff;color:#222}.nntf .h{padding:6px 8px;line-height:1.35}.nntf .h p{margin:4px 0}"
+        ".nntf input{font:inherit;width:9em;float:right}.nntf .m{float:right;margin-right:8px}"
+        ".nntf .f{cursor:pointer}.nntf .f text{fill:#111;pointer-events:none}.nntf .o rect{fill:#d8d8d8}.nntf .i rect{fill:#eee}"
+        ".nntf .w rect{fill:#f2c14e}.nntf .f.f rect{fill:#8fc1e3}.nntf .a rect{fill:#f0a35e}.nntf .b rect{fill:#e58a8a}.nntf .u rect{fill:#b7a1d9}"
+        ".nntf .f.x rect{fill:#c026d3}.nntf .f.x text{fill:#fff}.nntf .up{opacity:.6}.nntf .f:hover rect{stroke:#000}\n"
+        "@media (prefers-color-scheme:dark){.nntf{background:#1b1b1d;color:#ddd}.nntf input{background:#333;color:#ddd;border:1px solid #666}}\n"
+        "</style>\n<foreignObject width=\"100%\" height=\"104\"><div xmlns=\"http://www.w3.org/1999/xhtml\" class=\"h\">"
+        "<input type=\"search\" placeholder=\"search\" aria-label=\"search\"/><span class=\"m\"></span><b>Where ");
+    nnti_put_double(t, f->at[0].seconds, 3);
+    nnti_put_string(t, " s of all threads went</b><p class=\"v\">");
+    nnti_put_xml_text(t, f->verdict);
+    nnti_put_string(t, "</p></div></foreignObject>\n<svg y=\"104\" width=\"100%\" height=\"");
+    nnti_put(t, "%d\">\n", 18 * (f->depth + 1));
+    for (i = 0; i < f->count; i++) if (f->at[i].seconds >= least) nnti_put_frame(t, f, &f->at[i]);
+    nnti_put_string(t, "</svg>\n<script><![CDATA[\n"
+        "(function () {\n"
+        "var own = document.currentScript, top = own && own.ownerSVGElement || document.documentElement, near = 5e-4;\n"
+        "var verdict = top.querySelector('.v'), words = verdict.textContent, found = top.querySelector('.m'), input = top.querySelector('input');\n"
+        "var all = [].map.call(top.querySelectorAll('svg.f'), function (e) {\n"
+        "  var title = e.querySelector('title').textContent;\n"
+        "  return { e: e, x: parseFloat(e.getAttribute('x')), w: parseFloat(e.getAttribute('width')), y: +e.getAttribute('y'),\n"
+        "           title: title, name: title.slice(0, title.lastIndexOf(': ')).toLowerCase() };\n"
+        "});\n"
+        "function covers(a, b) { return a.y <= b.y && a.x <= b.x + near && a.x + a.w >= b.x + b.w - near; }\n"
+        "function zoom(z) {\n"
+        "  all.forEach(function (a) {\n"
+        "    var above = a !== z && covers(a, z), shown = above || covers(z, a);\n"
+        "    a.e.style.display = shown ? '' : 'none';\n"
+        "    a.e.setAttribute('x', (above ? 0 : (a.x - z.x) / z.w * 100) + '%');\n"
+        "    a.e.setAttribute('width', (above ? 100 : a.w / z.w * 100) + '%');\n"
+        "    a.e.classList.toggle('up', above);\n"
+        "  });\n"
+        "}\n"
+        "function search() {\n"
+        "  var word = input.value.toLowerCase(), sum = 0, hits;\n"
+        "  all.forEach(function (a) { a.hit = word !== '' && a.name.indexOf(word) >= 0; a.e.classList.toggle('x', a.hit); });\n"
+        "  hits = all.filter(function (a) { return a.hit; });\n"
+        "  hits.forEach(function (a) { if (!hits.some(function (b) { return b !== a && covers(b, a); })) sum += a.w; });\n"
+        "  found.textContent = word === '' ? '' : sum.toFixed(1) + ' %';\n"
+        "}\n"
+        "all.forEach(function (a) {\n"
+        "  a.e.addEventListener('click', function () { zoom(a); });\n"
+        "  a.e.addEventListener('mouseover', function () { verdict.textContent = a.title; });\n"
+        "  a.e.addEventListener('mouseout', function () { verdict.textContent = words; });\n"
+        "});\n"
+        "input.addEventListener('input', search);\n"
+        "}());\n]]></script>\n</svg>\n");
+}
+/* All that a picture needs, also inside of a larger report; nnti_flame_close gives the memory back, also after a failure. */
+static int nnti_flame_open(nnti_flame *f, nnt_net *net)
+{
+    nnti_text t = nnti_text_begin(f->verdict, sizeof f->verdict);
+    memset(f, 0, sizeof *f);
+    f->net = net;
+    if (!nnti_profile_read(net, &f->sheet)) return 0;
+    f->cap = 1 + 5 * f->sheet.count;
+    f->at = (nnti_frame *)nnti_zalloc(&net->a, (size_t)f->cap, sizeof *f->at);
+    if (!f->at) return 0;
+    nnti_put_verdict(&t, net, &f->sheet);
+    nnti_text_end(&t);
+    nnti_flame_build(f);
+    return 1;
+}
+static void nnti_flame_close(nnti_flame *f)
+{
+    nnti_free(&f->net->a, f->at, (size_t)f->cap * sizeof *f->at);
+    nnti_sheet_free(f->net, &f->sheet);
+}
+
+/* ---- trace: Chrome's format, read by Perfetto too */
+
+/* Layer, kind and phase of a row of the net's thread. */
+static void nnti_put_event_name(nnti_text *t, const nnt_net *net, int row)
+{
+    static const char *const other[] = { "grad_norm", "update", "callback" };
+    const nnt_op *op = NULL;
+    char name[NNTI_NAME_TEXT];
+    const char *layer, *phase = "";
+    int i = row - NNTI_ROW_OPS;
+    if (i >= 0) op = i < net->plan.train.count ? &net->plan.train.ops[i] : &net->plan.predict.ops[i - net->plan.train.count];
+    nnti_put_string(t, "{\"name\":\"");
+    if (op) {
+        layer = nnti_node_name(&net->nodes[op->node - 1], name);
+        nnti_put_json(t, layer, strlen(layer));
+        nnti_put(t, " %s", nnti_op_names[op->kind]);
+        phase = nnti_phase_names[op->phase];
+    } else if (row >= NNTI_ROW_NORM) nnti_put_string(t, other[row - NNTI_ROW_NORM]);
+    else if (row % NNTI_PARTS) nnti_put_string(t, nnti_part_names[row % NNTI_PARTS]);
+    else nnti_put_string(t, nnti_program_parts[row / NNTI_PARTS]);
+    nnti_put(t, "\",\"cat\":\"%s\"", *phase ? phase : "net");
+}
+static void nnti_put_times(nnti_text *t, const nnti_event *e, double epoch, int thread)
+{
+    nnti_put(t, ",\"ph\":\"X\",\"pid\":1,\"tid\":%d,\"ts\":", thread);
+    nnti_put_fixed(t, nnti_not_negative(e->start - epoch) * 1e6, 3);
+    nnti_put_string(t, ",\"dur\":");
+    nnti_put_fixed(t, (double)e->seconds * 1e6, 3);
+    nnti_put_string(t, "},\n");
+}
+static void nnti_put_thread(nnti_text *t, int thread, const char *name)
+{
+    nnti_put(t, "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":1,\"tid\":%d,\"args\":{\"name\":\"%s\"}},\n", thread, name);
+}
+static const nnti_event *nnti_event_at(const nnti_events *e, int i)     /* i-th of those that are left */
+{
+    return &e->at[(e->count > e->cap ? e->count + i : i) % e->cap];
+}
+static int nnti_events_left(const nnti_events *e) { return (int)nnti_min64(e->count, e->cap); }
+
+static void nnti_put_trace(nnti_text *t, void *subject)
+{
+    const nnt_net *net = (const nnt_net *)subject;
+    const nnti_recorder *p = net->profile;
+    char name[40];
+    int i, k, thread = 2;
+    nnti_put_string(t, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
+    nnti_put_thread(t, 1, "net");
+    for (i = 0; i < nnti_events_left(&p->events); i++) {
+        const nnti_event *e = nnti_event_at(&p->events, i);
+        nnti_put_event_name(t, net, e->row);
+        nnti_put_times(t, e, p->epoch, 1);
+    }
+    for (k = 0; k < p->pages; k++) {
+        const nnti_events *events = &p->page[k].events;
+        for (i = 1; i <= p->page[k].workers; i++) {
+            nnti_format(name, sizeof name, "loader %d worker %d", k + 1, i);
+            nnti_put_thread(t, thread + i - 1, name);
+        }
+        for (i = 0; i < nnti_events_left(events); i++) {
+            const nnti_event *e = nnti_event_at(events, i);
+            nnti_put(t, "{\"name\":\"%s\",\"cat\":\"loader\"", e->row == NNTI_EVENT_WAIT ? "wait for data" : "batch");
+            nnti_put_times(t, e, p->epoch, e->row > 0 ? thread + e->row - 1 : 1);
+        }
+        thread += p->page[k].workers;
+    }
+    nnti_put_string(t, "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":1,\"args\":{\"name\":\"nntrain\"}}\n]}\n");
+}
+
+/* ---- files */
+
+static nnt_result nnti_profile_file(nnt_net *net, const char *where, const char *path)
+{
+    if (!net) return NNT_ERR_ARGUMENT;
+    if (!path) return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "%s: path is NULL", where);
+    return nnti_profile_needed(net, where);
+}
+NNT_API nnt_result nnt_profile_flame_svg(nnt_net *net, const char *path)
+{
+    nnti_flame f;
+    nnt_result r = nnti_profile_file(net, "nnt_profile_flame_svg", path);
+    if (r) return r;
+    if (nnti_flame_open(&f, net)) r = nnti_write_text(net, "nnt_profile_flame_svg", path, nnti_put_flame, &f);
+    else r = nnti_set_error(&net->error, NNT_ERR_MEMORY, "nnt_profile_flame_svg: out of memory");
+    nnti_flame_close(&f);
+    return r;
+}
+NNT_API nnt_result nnt_profile_folded(nnt_net *net, const char *path)
+{
+    nnti_sheet s;
+    nnt_result r = nnti_profile_file(net, "nnt_profile_folded", path);
+    if (r) return r;
+    if (!nnti_profile_read(net, &s)) return nnti_set_error(&net->error, NNT_ERR_MEMORY, "nnt_profile_folded: out of memory");
+    r = nnti_write_text(net, "nnt_profile_folded", path, nnti_put_folded, &s);
+    nnti_sheet_free(net, &s);
+    return r;
+}
+NNT_API nnt_result nnt_profile_trace(nnt_net *net, const char *path)
+{
+    nnt_result r = nnti_profile_file(net, "nnt_profile_trace", path);
+    int on;
+    if (r) return r;
+    on = net->recording != NULL;
+    nnti_profile_switch(net, 0);            /* the events have to stand still while they are written */
+    r = nnti_write_text(net, "nnt_profile_trace", path, nnti_put_trace, net);
+    nnti_profile_switch(net, on);
+    return r;
 }
 #endif
 

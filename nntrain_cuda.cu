@@ -2648,15 +2648,21 @@ nnt_result nnti_cuda_begin(nnti_cuda *d)
     NNTI_CUDA_TRY(d, NULL, "the first kernel", cudaStreamSynchronize(d->stream));
     return NNT_OK;
 }
+void nnti_cuda_why(char *why, size_t cap, const char *text)
+{
+    size_t length = strlen(text);
+    if (!cap) return;
+    if (length >= cap) length = cap - 1;
+    memcpy(why, text, length);
+    why[length] = 0;
+}
 nnt_result nnti_cuda_open(const nnt_allocator *a, int index, int threads, void **device, char *why, size_t cap)
 {
     nnti_cuda *d = (nnti_cuda *)a->alloc_fn(a->user, sizeof *d, 64);
     nnt_result r;
-    size_t length;
     (void)threads;
     if (!d) {
-        static const char text[] = "out of memory";
-        if (cap) { length = cap - 1 < sizeof text - 1 ? cap - 1 : sizeof text - 1; memcpy(why, text, length); why[length] = 0; }
+        nnti_cuda_why(why, cap, "out of memory");
         return NNT_ERR_MEMORY;
     }
     memset(d, 0, sizeof *d);
@@ -2664,8 +2670,7 @@ nnt_result nnti_cuda_open(const nnt_allocator *a, int index, int threads, void *
     d->index = index;
     r = nnti_cuda_begin(d);
     if (!r) { *device = d; return NNT_OK; }
-    length = strlen(d->text);
-    if (cap) { if (length >= cap) length = cap - 1; memcpy(why, d->text, length); why[length] = 0; }
+    nnti_cuda_why(why, cap, d->text);
     nnti_cuda_close(d);
     return r;
 }
@@ -2690,11 +2695,16 @@ void nnti_cuda_release(void *device, void *p, size_t bytes)
     (void)cudaFree(p);
     (void)cudaGetLastError();
 }
-nnt_result nnti_cuda_memory(void *device, size_t *unused, size_t *total)
+nnt_result nnti_cuda_memory(int index, nnt_memory_usage *out, char *why, size_t cap)
 {
-    nnti_cuda *d = (nnti_cuda *)device;
-    NNTI_CUDA_DO(nnti_cuda_enter(d));
-    NNTI_CUDA_TRY(d, NULL, "asking for free memory", cudaMemGetInfo(unused, total));
+    cudaError_t e = cudaSetDevice(index);
+    if (e == cudaSuccess) e = cudaMemGetInfo(&out->available, &out->total);
+    if (e != cudaSuccess) {
+        nnti_cuda_why(why, cap, cudaGetErrorString(e));
+        (void)cudaGetLastError();
+        return NNT_ERR_DEVICE;
+    }
+    out->used = out->total - out->available;
     return NNT_OK;
 }
 
@@ -2867,7 +2877,7 @@ nnt_result nnti_cuda_sync(void *device)
 const nnt_backend nnti_cuda_backend = {
     NNT_BACKEND_ABI, "cuda", nnti_cuda_count, nnti_cuda_open, nnti_cuda_close, nnti_cuda_alloc, nnti_cuda_release,
     nnti_cuda_upload, nnti_cuda_download, nnti_cuda_fill, nnti_cuda_supports, nnti_cuda_workspace, nnti_cuda_run, nnti_cuda_sync,
-    nnti_cuda_error, nnti_cuda_random, nnti_cuda_axpby, NULL, nnti_cuda_memory, nnti_cuda_precision, nnti_cuda_fetch
+    nnti_cuda_error, nnti_cuda_random, nnti_cuda_axpby, NULL, nnti_cuda_memory, nnti_cuda_precision, nnti_cuda_fetch, NULL
 };
 
 /* Makes "cuda" known before main begins. */
