@@ -51,9 +51,10 @@
      >>elementwise  activations, dropout, noise, sums, the update   >>input        whole files, gzip
      >>optimizer    constructors, learning rates                    >>data         datasets, IDX
      >>gemm         matrix products                                 >>loader       batches, made ahead by threads
-     >>conv         convolution                                     >>run          step, update, predict
-     >>linear       fully connected layers                          >>fit          evaluate, whole runs, progress
-     >>pool         max, average, adaptive pooling                  >>seeing       profiles in words and pictures
+     >>winograd     3x3 convolutions with fewer multiplications     >>run          step, update, predict
+     >>conv         convolution                                     >>fit          evaluate, whole runs, progress
+     >>linear       fully connected layers                          >>seeing       profiles in words and pictures
+     >>pool         max, average, adaptive pooling
      >>norm         batch normalisation
      >>loss         softmax, cross-entropy, squared error
      >>fused        convolution or batch norm with pooling
@@ -69,6 +70,7 @@
      NNT_API                  extern        what stands before each function (in C++ extern "C"), for dllexport and such
      NNT_NO_SIMD              not defined   plain C kernels only
      NNT_NO_THREADS           not defined   one thread, and loaders read in the caller's thread
+     NNT_EXACT_CONV           not defined   all convolutions as with nnt_conv_desc.exact
      NNT_NO_STDIO             not defined   no files: no nnt_save, nnt_load, nnt_progress; nnt_dataset_idx fails
 
    GLOSSARY
@@ -276,6 +278,7 @@ typedef struct nnt_conv_desc {
     int groups;                     /* 0: 1; both channels and filters must be multiples of it */
     int no_bias;
     int init;                       /* NNT_INIT_... */
+    int exact;                      /* sums of products as written: no fast convolution, which rounds about twice as much */
 } nnt_conv_desc;
 #define NNT_NO_PAD (-1)
 NNT_API nnt_node nnt_conv2d(nnt_node x, int filters, int kernel, int stride, int pad);
@@ -794,7 +797,8 @@ enum {
     NNT_OPF_RELU = 1,           /* the result is passed through max(y, 0) */
     NNT_OPF_ACCUMULATE = 2,     /* GX += instead of = */
     NNT_OPF_MASK = 4,           /* finally GX = MASK > 0 ? GX : 0, that is backward of a relu whose output is MASK */
-    NNT_OPF_OVER = 8            /* with MASK: GX may be MASK itself */
+    NNT_OPF_OVER = 8,           /* with MASK: GX may be MASK itself */
+    NNT_OPF_EXACT = 16          /* CONV: sums of products as written, no fast convolution (nnt_conv_desc.exact) */
 };
 /* Roles: which operand a pointer is. */
 enum {
@@ -4094,13 +4098,7 @@ static const nnti_gemm_isa nnti_gemm_isa_neon = {
 };
 
 #endif
-#undef NNTI_ROWS_5
-#undef NNTI_ROWS_6
-#undef NNTI_ROWS_8
-#undef NNTI_ROWS_9
-#undef NNTI_ROWS_14
 #undef NNTI_TILE
-#undef NNTI_NO_ATTRIBUTE
 
 static const nnti_gemm_isa *nnti_gemm_isa_of(const nnti_exec *e)
 {
@@ -4421,6 +4419,704 @@ static nnti_gemm nnti_gemm_new(const nnti_exec *e, int m, int64_t n, int k)
     g.c_lines = nnti_lines_plain(n, 1);
     nnti_gemm_plan(&g, nnti_gemm_isa_of(e));
     return g;
+}
+
+/* ============================================================================
+   >>winograd    3x3 convolutions of stride 1 with fewer multiplications: F(4x4, 3x3) and F(2x2, 3x3)
+   Reads images into tiles, multiplies their transforms by those of the weights as 36 or 16 products, and writes images.
+   Used by >>conv, which decides by shape alone.
+   ============================================================================ */
+
+/* Lavin and Gray, arXiv 1509.09308. A tile of m x m results comes from (m + 2) x (m + 2) values d by
+
+       y = A' [sum over channels of (G w G') . (B' d B)] A        . multiplies element by element
+
+   which takes (m + 2)^2 multiplications a channel instead of 9 m^2: 4 times fewer for m = 4, 2.25 for m = 2. The gradient
+   of data is such a convolution too, by the weights turned by half a turn; that of the weights is the adjoint map,
+   gw = G' [sum over tiles of (A gy A') . (B' d B)] G. The matrices follow from the points at which polynomials are
+   evaluated: 0, 1, -1 and infinity for m = 2; for m = 4 0, +-p, +-q and infinity with p = 5/8, q = 3/2. Powers of these
+   are exact in a float, and the error is half of that with the usual points 1 and 2 (docs/speed.md).
+
+   Elements of the transforms lie apart, channels are the vectors' lanes: tiles of any size of map cost alike. */
+
+enum {
+    NNTI_WINO_LEAST = 16,           /* channels and filters below which the transforms cost more than they save */
+    NNTI_WINO_RUN = 15              /* tiles of a row that are read together: 4 * 15 + 2 columns fit four vectors of 16 */
+};
+#define NNTI_WINO_P 0.625
+#define NNTI_WINO_Q 1.5
+#define NNTI_WINO_P2 (NNTI_WINO_P * NNTI_WINO_P)
+#define NNTI_WINO_Q2 (NNTI_WINO_Q * NNTI_WINO_Q)
+#define NNTI_WINO_N0 (1.0 / (NNTI_WINO_P2 * NNTI_WINO_Q2))
+#define NNTI_WINO_NP (0.5 / (NNTI_WINO_P2 * (NNTI_WINO_P2 - NNTI_WINO_Q2)))
+#define NNTI_WINO_NQ (0.5 / (NNTI_WINO_Q2 * (NNTI_WINO_Q2 - NNTI_WINO_P2)))
+
+/* One side of each map, L of y = L x L'. X(i) is element i of a line, PUT(i, v) takes element i of L times the line.
+   The vector type NNTI_V and its functions are the instruction set's. */
+#define NNTI_LINE_DATA4(X, PUT) {           /* B': 6 to 6 */ \
+        const NNTI_V x1 = X(1), x2 = X(2), x3 = X(3), x4 = X(4); \
+        const NNTI_V e = NNTI_FMA(NNTI_SET(-NNTI_WINO_Q2), x2, x4), o = NNTI_FMA(NNTI_SET(-NNTI_WINO_Q2), x1, x3); \
+        const NNTI_V f = NNTI_FMA(NNTI_SET(-NNTI_WINO_P2), x2, x4), g = NNTI_FMA(NNTI_SET(-NNTI_WINO_P2), x1, x3); \
+        const NNTI_V sum = NNTI_SET(-(NNTI_WINO_P2 + NNTI_WINO_Q2)), product = NNTI_SET(NNTI_WINO_P2 * NNTI_WINO_Q2); \
+        PUT(0, NNTI_FMA(product, X(0), NNTI_FMA(sum, x2, x4))) \
+        PUT(1, NNTI_FMA(NNTI_SET(NNTI_WINO_P), o, e)) \
+        PUT(2, NNTI_FMA(NNTI_SET(-NNTI_WINO_P), o, e)) \
+        PUT(3, NNTI_FMA(NNTI_SET(NNTI_WINO_Q), g, f)) \
+        PUT(4, NNTI_FMA(NNTI_SET(-NNTI_WINO_Q), g, f)) \
+        PUT(5, NNTI_FMA(product, x1, NNTI_FMA(sum, x3, X(5)))) }
+#define NNTI_LINE_DATA2(X, PUT) {           /* B': 4 to 4 */ \
+        const NNTI_V x0 = X(0), x1 = X(1), x2 = X(2), x3 = X(3); \
+        PUT(0, x2 - x0) PUT(1, x1 + x2) PUT(2, x2 - x1) PUT(3, x3 - x1) }
+#define NNTI_LINE_KERNEL4(X, PUT) {         /* G: 3 to 6 */ \
+        const NNTI_V x0 = X(0), x1 = X(1), x2 = X(2); \
+        const NNTI_V e = NNTI_FMA(NNTI_SET(NNTI_WINO_P2), x2, x0) * NNTI_SET(NNTI_WINO_NP); \
+        const NNTI_V f = NNTI_FMA(NNTI_SET(NNTI_WINO_Q2), x2, x0) * NNTI_SET(NNTI_WINO_NQ); \
+        PUT(0, x0 * NNTI_SET(NNTI_WINO_N0)) \
+        PUT(1, NNTI_FMA(NNTI_SET(NNTI_WINO_P * NNTI_WINO_NP), x1, e)) \
+        PUT(2, NNTI_FMA(NNTI_SET(-NNTI_WINO_P * NNTI_WINO_NP), x1, e)) \
+        PUT(3, NNTI_FMA(NNTI_SET(NNTI_WINO_Q * NNTI_WINO_NQ), x1, f)) \
+        PUT(4, NNTI_FMA(NNTI_SET(-NNTI_WINO_Q * NNTI_WINO_NQ), x1, f)) \
+        PUT(5, x2) }
+#define NNTI_LINE_KERNEL2(X, PUT) {         /* G: 3 to 4 */ \
+        const NNTI_V x0 = X(0), x1 = X(1), x2 = X(2), e = (x0 + x2) * NNTI_SET(0.5); \
+        PUT(0, NNTI_SET(0) - x0) \
+        PUT(1, NNTI_FMA(NNTI_SET(0.5), x1, e)) PUT(2, NNTI_FMA(NNTI_SET(-0.5), x1, e)) PUT(3, x2) }
+#define NNTI_LINE_RESULT4(X, PUT) {         /* A': 6 to 4 */ \
+        const NNTI_V x1 = X(1), x2 = X(2), x3 = X(3), x4 = X(4); \
+        const NNTI_V e = x1 + x2, o = x1 - x2, f = x3 + x4, g = x3 - x4; \
+        PUT(0, X(0) + (e + f)) \
+        PUT(1, NNTI_FMA(NNTI_SET(NNTI_WINO_P), o, NNTI_SET(NNTI_WINO_Q) * g)) \
+        PUT(2, NNTI_FMA(NNTI_SET(NNTI_WINO_P2), e, NNTI_SET(NNTI_WINO_Q2) * f)) \
+        PUT(3, NNTI_FMA(NNTI_SET(NNTI_WINO_P * NNTI_WINO_P2), o, NNTI_FMA(NNTI_SET(NNTI_WINO_Q * NNTI_WINO_Q2), g, X(5)))) }
+#define NNTI_LINE_RESULT2(X, PUT) {         /* A': 4 to 2 */ \
+        const NNTI_V x1 = X(1), x2 = X(2); \
+        PUT(0, X(0) + (x1 + x2)) PUT(1, (x1 - x2) + X(3)) }
+#define NNTI_LINE_SPREAD4(X, PUT) {         /* A: 4 to 6 */ \
+        const NNTI_V x0 = X(0), x1 = X(1), x2 = X(2), x3 = X(3); \
+        const NNTI_V e = NNTI_FMA(NNTI_SET(NNTI_WINO_P2), x2, x0), f = NNTI_FMA(NNTI_SET(NNTI_WINO_Q2), x2, x0); \
+        const NNTI_V o = NNTI_FMA(NNTI_SET(NNTI_WINO_P2), x3, x1), g = NNTI_FMA(NNTI_SET(NNTI_WINO_Q2), x3, x1); \
+        PUT(0, x0) \
+        PUT(1, NNTI_FMA(NNTI_SET(NNTI_WINO_P), o, e)) \
+        PUT(2, NNTI_FMA(NNTI_SET(-NNTI_WINO_P), o, e)) \
+        PUT(3, NNTI_FMA(NNTI_SET(NNTI_WINO_Q), g, f)) \
+        PUT(4, NNTI_FMA(NNTI_SET(-NNTI_WINO_Q), g, f)) \
+        PUT(5, x3) }
+#define NNTI_LINE_SPREAD2(X, PUT) {         /* A: 2 to 4 */ \
+        const NNTI_V x0 = X(0), x1 = X(1); \
+        PUT(0, x0) PUT(1, x0 + x1) PUT(2, x0 - x1) PUT(3, x1) }
+#define NNTI_LINE_WEIGHT4(X, PUT) {         /* G': 6 to 3 */ \
+        const NNTI_V x1 = X(1), x2 = X(2), x3 = X(3), x4 = X(4); \
+        const NNTI_V e = (x1 + x2) * NNTI_SET(NNTI_WINO_NP), f = (x3 + x4) * NNTI_SET(NNTI_WINO_NQ); \
+        const NNTI_V o = (x1 - x2) * NNTI_SET(NNTI_WINO_P * NNTI_WINO_NP); \
+        PUT(0, NNTI_FMA(NNTI_SET(NNTI_WINO_N0), X(0), e + f)) \
+        PUT(1, NNTI_FMA(NNTI_SET(NNTI_WINO_Q * NNTI_WINO_NQ), x3 - x4, o)) \
+        PUT(2, NNTI_FMA(NNTI_SET(NNTI_WINO_P2), e, NNTI_FMA(NNTI_SET(NNTI_WINO_Q2), f, X(5)))) }
+#define NNTI_LINE_WEIGHT2(X, PUT) {         /* G': 4 to 3 */ \
+        const NNTI_V x1 = X(1), x2 = X(2), e = (x1 + x2) * NNTI_SET(0.5); \
+        PUT(0, e - X(0)) PUT(1, (x1 - x2) * NNTI_SET(0.5)) PUT(2, e + X(3)) }
+
+/* For each of count tiles, at x + n xt and y + n yt: y[i * yi + j * yj] = L x L' of x[i * xi + j * xj], vectors of lanes. */
+typedef void (*nnti_wino_fn)(int count, const float *x, ptrdiff_t xt, ptrdiff_t xi, ptrdiff_t xj,
+                             float *y, ptrdiff_t yt, ptrdiff_t yi, ptrdiff_t yj);
+#define NNTI_FROM_X(I) NNTI_LOAD(from + (I) * xi)
+#define NNTI_FROM_T(J) t[n * width + (J)]
+#define NNTI_TO_T(I, E) t[(I) * width + n] = E;
+#define NNTI_TO_Y(J, E) NNTI_STORE(to + (J) * yj, E);
+#define NNTI_WINO(NAME, isa, attribute, LINE, SIDE, TO) \
+    attribute static void nnti_wino_##NAME##_##isa(int count, const float *x, ptrdiff_t xt, ptrdiff_t xi, ptrdiff_t xj, \
+                                                   float *y, ptrdiff_t yt, ptrdiff_t yi, ptrdiff_t yj) \
+    { \
+        enum { width = SIDE }; \
+        NNTI_V t[TO * width]; \
+        for (; count > 0; count--, x += xt, y += yt) { \
+            const float *from = x; \
+            float *to = y; \
+            int n; \
+            for (n = 0; n < width; n++, from += xj) LINE(NNTI_FROM_X, NNTI_TO_T) \
+            for (n = 0; n < TO; n++, to += yi) LINE(NNTI_FROM_T, NNTI_TO_Y) \
+        } \
+    }
+
+/* A product whose rows of A lie apart: c[r * ldc + j] (+)= sum_k a[r * lda + k] b[k * width + j] for r < rows and all j of
+   a panel; `add`: c is added to. */
+typedef void (*nnti_strided_fn)(int k, const float *a, ptrdiff_t lda, const float *b, float *c, ptrdiff_t ldc, int add);
+
+NNTI_INLINE void nnti_strided_c(const int rows, int k, const float *a, ptrdiff_t lda, const float *b, float *c,
+                                ptrdiff_t ldc, int add)
+{
+    float s[4][8];
+    int r, j;
+    for (r = 0; r < rows; r++) for (j = 0; j < 8; j++) s[r][j] = 0.0f;
+    for (; k > 0; k--, a++, b += 8)
+        for (r = 0; r < rows; r++) for (j = 0; j < 8; j++) s[r][j] += a[r * lda] * b[j];
+    for (r = 0; r < rows; r++) for (j = 0; j < 8; j++) c[r * ldc + j] = add ? c[r * ldc + j] + s[r][j] : s[r][j];
+}
+/* In vectors. Rows are reached from every third one, so that all addresses stay in registers. */
+#define NNTI_STRIDED_NEW(R) NNTI_V u##R = NNTI_SET(0), v##R = u##R, w##R = u##R;
+#define NNTI_STRIDED_ADD(R) \
+    if (rows > R) { \
+        const NNTI_V t = NNTI_SET((R < 3 ? p0 : R < 6 ? p3 : R < 9 ? p6 : R < 12 ? p9 : p12)[R % 3 * lda]); \
+        u##R = NNTI_FMA(t, b0, u##R); \
+        v##R = NNTI_FMA(t, b1, v##R); \
+        if (NNTI_VECS > 2) w##R = NNTI_FMA(t, b2, w##R); \
+    }
+#define NNTI_STRIDED_OUT(R) \
+    if (rows > R) { \
+        float *to = c + R * ldc; \
+        NNTI_STORE(to, add ? NNTI_LOAD(to) + u##R : u##R); \
+        NNTI_STORE(to + NNTI_W, add ? NNTI_LOAD(to + NNTI_W) + v##R : v##R); \
+        if (NNTI_VECS > 2) NNTI_STORE(to + 2 * NNTI_W, add ? NNTI_LOAD(to + 2 * NNTI_W) + w##R : w##R); \
+    }
+#define NNTI_STRIDED_KERNEL(isa, attribute, ROWS) \
+    attribute NNTI_INLINE void nnti_strided_##isa(const int rows, int k, const float *a, ptrdiff_t lda, const float *b, \
+                                                  float *c, ptrdiff_t ldc, int add) \
+    { \
+        const float *p0 = a, *p3 = p0 + 3 * lda, *p6 = p3 + 3 * lda, *p9 = p6 + 3 * lda, *p12 = p9 + 3 * lda; \
+        ROWS(NNTI_STRIDED_NEW) \
+        for (; k > 0; k--, p0++, p3++, p6++, p9++, p12++, b += NNTI_VECS * NNTI_W) { \
+            const NNTI_V b0 = NNTI_LOAD(b), b1 = NNTI_LOAD(b + NNTI_W); \
+            const NNTI_V b2 = NNTI_VECS > 2 ? NNTI_LOAD(b + 2 * NNTI_W) : b0; \
+            ROWS(NNTI_STRIDED_ADD) \
+            (void)b2; \
+        } \
+        ROWS(NNTI_STRIDED_OUT) \
+    }
+#define NNTI_STRIDED(isa, attribute, rows) \
+    attribute static void nnti_strided_##isa##_##rows(int k, const float *a, ptrdiff_t lda, const float *b, float *c, \
+                                                      ptrdiff_t ldc, int add) \
+    { \
+        nnti_strided_##isa(rows, k, a, lda, b, c, ldc, add); \
+    }
+
+enum { NNTI_WINO_DATA = 0, NNTI_WINO_KERNEL, NNTI_WINO_RESULT, NNTI_WINO_SPREAD, NNTI_WINO_WEIGHT, NNTI_WINO_MAPS };
+
+typedef struct nnti_wino_isa {
+    int lanes;
+    nnti_wino_fn maps[2][NNTI_WINO_MAPS];       /* of F(2x2), of F(4x4) */
+    nnti_strided_fn strided[NNTI_TILE_MAX];     /* [rows - 1] */
+} nnti_wino_isa;
+
+#define NNTI_WINO_KERNELS(isa, attribute) \
+    NNTI_WINO(data2, isa, attribute, NNTI_LINE_DATA2, 4, 4)     NNTI_WINO(data4, isa, attribute, NNTI_LINE_DATA4, 6, 6) \
+    NNTI_WINO(kernel2, isa, attribute, NNTI_LINE_KERNEL2, 3, 4) NNTI_WINO(kernel4, isa, attribute, NNTI_LINE_KERNEL4, 3, 6) \
+    NNTI_WINO(result2, isa, attribute, NNTI_LINE_RESULT2, 4, 2) NNTI_WINO(result4, isa, attribute, NNTI_LINE_RESULT4, 6, 4) \
+    NNTI_WINO(spread2, isa, attribute, NNTI_LINE_SPREAD2, 2, 4) NNTI_WINO(spread4, isa, attribute, NNTI_LINE_SPREAD4, 4, 6) \
+    NNTI_WINO(weight2, isa, attribute, NNTI_LINE_WEIGHT2, 4, 3) NNTI_WINO(weight4, isa, attribute, NNTI_LINE_WEIGHT4, 6, 3)
+#define NNTI_WINO_NAMES(isa) { \
+    { nnti_wino_data2_##isa, nnti_wino_kernel2_##isa, nnti_wino_result2_##isa, nnti_wino_spread2_##isa, nnti_wino_weight2_##isa }, \
+    { nnti_wino_data4_##isa, nnti_wino_kernel4_##isa, nnti_wino_result4_##isa, nnti_wino_spread4_##isa, nnti_wino_weight4_##isa } }
+
+#define NNTI_V float
+#define NNTI_SET(a) ((float)(a))
+#define NNTI_FMA(a, b, c) ((a) * (b) + (c))
+#define NNTI_LOAD(p) (*(p))
+#define NNTI_STORE(p, v) (*(p) = (v))
+NNTI_WINO_KERNELS(c, NNTI_NO_ATTRIBUTE)
+NNTI_STRIDED(c, NNTI_NO_ATTRIBUTE, 1) NNTI_STRIDED(c, NNTI_NO_ATTRIBUTE, 2)
+NNTI_STRIDED(c, NNTI_NO_ATTRIBUTE, 3) NNTI_STRIDED(c, NNTI_NO_ATTRIBUTE, 4)
+#undef NNTI_V
+#undef NNTI_SET
+#undef NNTI_FMA
+#undef NNTI_LOAD
+#undef NNTI_STORE
+static const nnti_wino_isa nnti_wino_isa_c = {
+    1, NNTI_WINO_NAMES(c), { nnti_strided_c_1, nnti_strided_c_2, nnti_strided_c_3, nnti_strided_c_4 }
+};
+
+#if defined(NNTI_X86)
+#define NNTI_V nnti_f8
+#define NNTI_W 8
+#define NNTI_VECS 2
+#define NNTI_SET(a) nnti_set_avx2((float)(a))
+#define NNTI_FMA nnti_fma_avx2
+#define NNTI_LOAD(p) ((nnti_f8)_mm256_loadu_ps(p))
+#define NNTI_STORE(p, v) _mm256_storeu_ps(p, (__m256)(v))
+NNTI_WINO_KERNELS(avx2, NNTI_AVX2)
+NNTI_STRIDED_KERNEL(avx2, NNTI_AVX2, NNTI_ROWS_6)
+NNTI_STRIDED(avx2, NNTI_AVX2, 1) NNTI_STRIDED(avx2, NNTI_AVX2, 2) NNTI_STRIDED(avx2, NNTI_AVX2, 3)
+NNTI_STRIDED(avx2, NNTI_AVX2, 4) NNTI_STRIDED(avx2, NNTI_AVX2, 5) NNTI_STRIDED(avx2, NNTI_AVX2, 6)
+static const nnti_wino_isa nnti_wino_isa_avx2 = {
+    8, NNTI_WINO_NAMES(avx2), { nnti_strided_avx2_1, nnti_strided_avx2_2, nnti_strided_avx2_3, nnti_strided_avx2_4,
+                                nnti_strided_avx2_5, nnti_strided_avx2_6 }
+};
+#undef NNTI_V
+#undef NNTI_W
+#undef NNTI_VECS
+#undef NNTI_SET
+#undef NNTI_FMA
+#undef NNTI_LOAD
+#undef NNTI_STORE
+
+#define NNTI_V nnti_f16
+#define NNTI_W 16
+#define NNTI_VECS 2
+#define NNTI_SET(a) nnti_set_avx512((float)(a))
+#define NNTI_FMA nnti_fma_avx512
+#define NNTI_LOAD(p) ((nnti_f16)_mm512_loadu_ps(p))
+#define NNTI_STORE(p, v) _mm512_storeu_ps(p, (__m512)(v))
+NNTI_WINO_KERNELS(avx512, NNTI_AVX512)
+NNTI_STRIDED_KERNEL(avx512, NNTI_AVX512, NNTI_ROWS_14)
+NNTI_STRIDED(avx512, NNTI_AVX512, 1)  NNTI_STRIDED(avx512, NNTI_AVX512, 2)  NNTI_STRIDED(avx512, NNTI_AVX512, 3)
+NNTI_STRIDED(avx512, NNTI_AVX512, 4)  NNTI_STRIDED(avx512, NNTI_AVX512, 5)  NNTI_STRIDED(avx512, NNTI_AVX512, 6)
+NNTI_STRIDED(avx512, NNTI_AVX512, 7)  NNTI_STRIDED(avx512, NNTI_AVX512, 8)  NNTI_STRIDED(avx512, NNTI_AVX512, 9)
+NNTI_STRIDED(avx512, NNTI_AVX512, 10) NNTI_STRIDED(avx512, NNTI_AVX512, 11) NNTI_STRIDED(avx512, NNTI_AVX512, 12)
+NNTI_STRIDED(avx512, NNTI_AVX512, 13) NNTI_STRIDED(avx512, NNTI_AVX512, 14)
+static const nnti_wino_isa nnti_wino_isa_avx512 = {
+    16, NNTI_WINO_NAMES(avx512), {
+        nnti_strided_avx512_1, nnti_strided_avx512_2, nnti_strided_avx512_3, nnti_strided_avx512_4, nnti_strided_avx512_5,
+        nnti_strided_avx512_6, nnti_strided_avx512_7, nnti_strided_avx512_8, nnti_strided_avx512_9, nnti_strided_avx512_10,
+        nnti_strided_avx512_11, nnti_strided_avx512_12, nnti_strided_avx512_13, nnti_strided_avx512_14 }
+};
+
+#elif defined(NNTI_NEON)
+#define NNTI_V nnti_f4
+#define NNTI_W 4
+#define NNTI_VECS 3
+#define NNTI_SET(a) nnti_set_neon((float)(a))
+#define NNTI_FMA nnti_fma_neon
+#define NNTI_LOAD(p) ((nnti_f4)vld1q_f32(p))
+#define NNTI_STORE(p, v) vst1q_f32(p, (float32x4_t)(v))
+NNTI_WINO_KERNELS(neon, NNTI_NO_ATTRIBUTE)
+NNTI_STRIDED_KERNEL(neon, NNTI_NO_ATTRIBUTE, NNTI_ROWS_8)
+NNTI_STRIDED(neon, NNTI_NO_ATTRIBUTE, 1) NNTI_STRIDED(neon, NNTI_NO_ATTRIBUTE, 2)
+NNTI_STRIDED(neon, NNTI_NO_ATTRIBUTE, 3) NNTI_STRIDED(neon, NNTI_NO_ATTRIBUTE, 4)
+NNTI_STRIDED(neon, NNTI_NO_ATTRIBUTE, 5) NNTI_STRIDED(neon, NNTI_NO_ATTRIBUTE, 6)
+NNTI_STRIDED(neon, NNTI_NO_ATTRIBUTE, 7) NNTI_STRIDED(neon, NNTI_NO_ATTRIBUTE, 8)
+static const nnti_wino_isa nnti_wino_isa_neon = {
+    4, NNTI_WINO_NAMES(neon), { nnti_strided_neon_1, nnti_strided_neon_2, nnti_strided_neon_3, nnti_strided_neon_4,
+                                nnti_strided_neon_5, nnti_strided_neon_6, nnti_strided_neon_7, nnti_strided_neon_8 }
+};
+#endif
+#if defined(NNTI_X86) || defined(NNTI_NEON)
+#undef NNTI_V
+#undef NNTI_W
+#undef NNTI_VECS
+#undef NNTI_SET
+#undef NNTI_FMA
+#undef NNTI_LOAD
+#undef NNTI_STORE
+#endif
+#undef NNTI_ROWS_5
+#undef NNTI_ROWS_6
+#undef NNTI_ROWS_8
+#undef NNTI_ROWS_9
+#undef NNTI_ROWS_14
+#undef NNTI_NO_ATTRIBUTE
+
+static const nnti_wino_isa *nnti_wino_isa_of(const nnti_exec *e)
+{
+#if defined(NNTI_X86)
+    if (e->isa == NNTI_ISA_AVX512) return &nnti_wino_isa_avx512;
+    if (e->isa == NNTI_ISA_AVX2) return &nnti_wino_isa_avx2;
+#elif defined(NNTI_NEON)
+    if (e->isa == NNTI_ISA_NEON) return &nnti_wino_isa_neon;
+#endif
+    (void)e;
+    return &nnti_wino_isa_c;
+}
+
+/* m for this convolution; 0: not this way. By shape alone. */
+static int nnti_wino_pick(const nnt_op *op)
+{
+#if !defined(NNT_EXACT_CONV)
+    if (op->kernel_h == 3 && op->kernel_w == 3 && op->stride_h == 1 && op->stride_w == 1 && op->dilation_h == 1
+        && op->dilation_w == 1 && op->groups == 1 && op->pad_h <= 2 && op->pad_w <= 2 && !(op->flags & NNT_OPF_EXACT)
+        && op->in_c >= NNTI_WINO_LEAST && op->out_c >= NNTI_WINO_LEAST && (double)op->in_c * op->out_c < 1e7)
+        return op->out_h > 2 || op->out_w > 2 ? 4 : 2;
+#endif
+    (void)op;
+    return 0;
+}
+
+/* Images [n][channels][h][w], read in windows of size x size at every m positions from -pad on. */
+typedef struct nnti_wino_image {
+    const float *x;
+    int channels, h, w, pad_h, pad_w, size;
+    nnti_wino_fn map;
+    ptrdiff_t row, element;         /* transforms lie as [element][tile][channel]: floats of a tile, of an element */
+} nnti_wino_image;
+
+/* The plan. Tiles are counted through samples, rows and columns. */
+typedef struct nnti_wino {
+    const nnti_gemm_isa *gemm;
+    const nnti_wino_isa *isa;
+    const nnti_wino_fn *maps;
+    int m, side, elements;          /* results and values a side of a tile; side * side */
+    int out_h, out_w, tiles_h, tiles_w;
+    int64_t tiles;
+    int most, block, blocks;        /* tiles of a block at most, of this run's blocks, how many of those */
+    nnti_wino_image x, y;           /* y: results, or their gradient */
+    int panels;                     /* of filters, or of channels for the gradient of weights */
+    float *scratch;                 /* a worker's: transforms of a block, then a window */
+    size_t scratch_floats;
+
+    /* forward and gradient of data; weights are [element][panel][channel][filter] */
+    int parts;                      /* of the panels */
+    int turned;                     /* w is [channel][filter][3][3], to be turned by half a turn */
+    const float *w;
+    float *result, *weights;
+    ptrdiff_t w_element;
+    nnti_tile_end end;
+
+    /* gradient of weights; sums are [element][filter][channel] */
+    float *sums;
+    int32_t *table_x, *table_y;     /* offsets of a block's tiles */
+    int64_t first;                  /* tile of the block at work */
+    int count, add;                 /* its tiles; not the first block */
+} nnti_wino;
+
+enum {
+    NNTI_WINO_BLOCK_FLOATS = 384 * 1024,    /* of a block's transforms, about: they stay in a second-level cache */
+    NNTI_WINO_BLOCK_LEAST = 56,             /* tiles for which it is worth to read all weights */
+    NNTI_WINO_KC = 512                      /* channels that are summed in registers */
+};
+
+/* So many floats, and a few more so that lines at this distance don't share sets of a cache. */
+static ptrdiff_t nnti_wino_pitch(ptrdiff_t floats) { return (ptrdiff_t)(nnti_round_up((size_t)floats, 16) | 16); }
+static size_t nnti_wino_window_floats(const nnti_wino *t)
+{
+    return (size_t)t->side * (size_t)(NNTI_WINO_RUN * t->m + 2) * (size_t)t->isa->lanes;
+}
+static int nnti_wino_groups(const nnti_wino *t, int channels) { return (int)nnti_ceil_div(channels, t->isa->lanes); }
+
+static void nnti_wino_plan(const nnti_exec *e, nnti_wino *t, int m, int out_h, int out_w, int batch)
+{
+    t->gemm = nnti_gemm_isa_of(e);
+    t->isa = nnti_wino_isa_of(e);
+    t->maps = t->isa->maps[m == 4];
+    t->m = m;
+    t->side = m + 2;
+    t->elements = t->side * t->side;
+    t->out_h = out_h;
+    t->out_w = out_w;
+    t->tiles_h = (out_h + m - 1) / m;
+    t->tiles_w = (out_w + m - 1) / m;
+    t->tiles = (int64_t)batch * t->tiles_h * t->tiles_w;
+    t->x.row = nnti_wino_pitch((ptrdiff_t)nnti_round_up((size_t)t->x.channels, (size_t)nnti_panel_width(t->gemm)));
+    t->y.row = nnti_wino_pitch((ptrdiff_t)nnti_round_up((size_t)t->y.channels, (size_t)nnti_panel_width(t->gemm)));
+}
+static void nnti_wino_elements(nnti_wino *t)        /* block is known */
+{
+    t->x.element = nnti_wino_pitch(t->block * t->x.row);
+    t->y.element = nnti_wino_pitch(t->block * t->y.row);
+}
+
+/* Channels [c, c + lanes) of columns tiles of a row, to [size][(columns - 1) m + size][lanes]. */
+static void nnti_wino_window(const nnti_wino *t, const nnti_wino_image *g, int c, int n, int row, int column, int columns,
+                             float *to)
+{
+    const int lanes = t->isa->lanes, width = (columns - 1) * t->m + g->size;
+    const int left = column * t->m - g->pad_w, q0 = nnti_min(width, nnti_max(0, -left));
+    const int q1 = nnti_max(q0, nnti_min(width, g->w - left));
+    const ptrdiff_t plane = (ptrdiff_t)g->h * g->w;
+    const float *x = g->x + ((ptrdiff_t)n * g->channels + c) * plane;
+    int r;
+    for (r = 0; r < g->size; r++, to += (ptrdiff_t)width * lanes) {
+        const int h = row * t->m - g->pad_h + r, inside = h >= 0 && h < g->h;
+        const int first = inside ? q0 : width, last = inside ? q1 : width;
+        memset(to, 0, (size_t)first * (size_t)lanes * sizeof *to);
+        memset(to + (ptrdiff_t)last * lanes, 0, (size_t)(width - last) * (size_t)lanes * sizeof *to);
+        if (first < last)
+            t->gemm->pack_transposed(to + (ptrdiff_t)first * lanes, lanes, lanes, x + (ptrdiff_t)h * g->w + left + first,
+                                     plane, nnti_min(lanes, g->channels - c), last - first);
+    }
+}
+/* Calls for runs of neighbours among tiles [first, first + count): run sets sample, row, column, and says how many. */
+typedef struct nnti_wino_at { int n, row, column, done, columns; } nnti_wino_at;
+static int nnti_wino_next(const nnti_wino *t, nnti_wino_at *at, int64_t first, int count)
+{
+    const int64_t tile = first + at->done + at->columns;
+    at->done += at->columns;
+    if (at->done >= count) return 0;
+    at->n = (int)(tile / t->tiles_w / t->tiles_h);
+    at->row = (int)(tile / t->tiles_w % t->tiles_h);
+    at->column = (int)(tile % t->tiles_w);
+    at->columns = nnti_min(NNTI_WINO_RUN, nnti_min(count - at->done, t->tiles_w - at->column));
+    return 1;
+}
+/* Transforms of channels [c, c + lanes) of some tiles: v[element * g->element + tile * g->row + c]. */
+static void nnti_wino_read(const nnti_wino *t, const nnti_wino_image *g, int c, int64_t first, int count, float *window,
+                           float *v)
+{
+    const int lanes = t->isa->lanes;
+    nnti_wino_at at = { 0, 0, 0, 0, 0 };
+    while (nnti_wino_next(t, &at, first, count)) {
+        const ptrdiff_t pitch = (ptrdiff_t)((at.columns - 1) * t->m + g->size) * lanes;
+        nnti_wino_window(t, g, c, at.n, at.row, at.column, at.columns, window);
+        g->map(at.columns, window, (ptrdiff_t)t->m * lanes, pitch, lanes, v + at.done * g->row + c, g->row,
+               t->side * g->element, g->element);
+    }
+}
+
+/* ---- forward, and the gradient of data ---- */
+
+/* A group of lanes of filters, all channels. */
+static void nnti_wino_weights_task(void *arg, int64_t group, int worker)
+{
+    const nnti_wino *t = (const nnti_wino *)arg;
+    const int lanes = t->isa->lanes, width = nnti_panel_width(t->gemm), channels = t->x.channels, filters = t->y.channels;
+    const int f = (int)group * lanes, lines = nnti_max(0, nnti_min(lanes, filters - f)), tap = t->turned ? -lanes : lanes;
+    float *taps = t->scratch + (size_t)worker * t->scratch_floats;
+    float *to = t->weights + (ptrdiff_t)(f / width) * channels * width + f % width;
+    int c, i, count;
+    for (c = 0; c < channels; c += count) {
+        count = nnti_min(16, channels - c);
+        if (!t->turned)
+            t->gemm->pack_transposed(taps, lanes, lanes, t->w + ((ptrdiff_t)f * channels + c) * 9, (ptrdiff_t)channels * 9,
+                                     lines, count * 9);
+        else
+            for (i = 0; i < count; i++)
+                t->gemm->pack_transposed(taps + (ptrdiff_t)i * 9 * lanes, lanes, lanes,
+                                         t->w + ((ptrdiff_t)(c + i) * filters + f) * 9, 9, lines, 9);
+        t->maps[NNTI_WINO_KERNEL](count, t->turned ? taps + 8 * lanes : taps, 9 * lanes, 3 * tap, tap,
+                                  to + (ptrdiff_t)c * width, width, t->side * t->w_element, t->w_element);
+    }
+}
+/* products[element][tile][filter] of panels [panel0, panel1), from the first of these on */
+static void nnti_wino_multiply(const nnti_wino *t, const float *v, float *products, int count, int panel0, int panel1)
+{
+    const int width = nnti_panel_width(t->gemm), channels = t->x.channels;
+    const int groups = (int)nnti_ceil_div(count, t->gemm->rows);
+    int element, panel, k, length, i;
+    for (element = 0; element < t->elements; element++)
+        for (panel = panel0; panel < panel1; panel++)
+            for (k = 0; k < channels; k += length) {
+                const float *w = t->weights + element * t->w_element + ((ptrdiff_t)panel * channels + k) * width;
+                length = nnti_min(NNTI_WINO_KC, channels - k);
+                for (i = 0; i < groups; i++) {
+                    const int tile = count * i / groups, rows = count * (i + 1) / groups - tile;
+                    t->isa->strided[rows - 1](length, v + element * t->x.element + tile * t->x.row + k, t->x.row, w,
+                                              products + element * t->y.element + tile * t->y.row
+                                                  + (ptrdiff_t)(panel - panel0) * width, t->y.row, k > 0);
+                }
+            }
+}
+/* Results of filters [f, f + lanes) from their products. */
+static void nnti_wino_write(const nnti_wino *t, const float *products, int f, int64_t first, int count, float *window)
+{
+    const int lanes = t->isa->lanes, m = t->m, filters = t->y.channels;
+    const ptrdiff_t plane = (ptrdiff_t)t->out_h * t->out_w;
+    nnti_wino_at at = { 0, 0, 0, 0, 0 };
+    nnti_tile_end end = t->end;
+    if (end.row_bias) end.row_bias += f;
+    while (nnti_wino_next(t, &at, first, count)) {
+        const ptrdiff_t pitch = (ptrdiff_t)at.columns * m * lanes;
+        const int rows = nnti_min(m, t->out_h - at.row * m), columns = nnti_min(at.columns * m, t->out_w - at.column * m);
+        ptrdiff_t to = ((ptrdiff_t)at.n * filters + f) * plane + (ptrdiff_t)at.row * m * t->out_w + at.column * m;
+        int r;
+        t->maps[NNTI_WINO_RESULT](at.columns, products + at.done * t->y.row, t->y.row, t->side * t->y.element, t->y.element,
+                                  window, (ptrdiff_t)m * lanes, pitch, lanes);
+        for (r = 0; r < rows; r++, to += t->out_w) {
+            if (t->end.mask) end.mask = t->end.mask + to;
+            t->gemm->turn(window + r * pitch, lanes, columns, nnti_min(lanes, filters - f), t->result + to, plane, &end);
+        }
+    }
+}
+static void nnti_wino_task(void *arg, int64_t chunk, int worker)
+{
+    const nnti_wino *t = (const nnti_wino *)arg;
+    const int part = (int)(chunk % t->parts), panel0 = t->panels * part / t->parts;
+    const int panel1 = t->panels * (part + 1) / t->parts, lanes = t->isa->lanes, width = nnti_panel_width(t->gemm);
+    const int64_t block = chunk / t->parts, first = t->tiles * block / t->blocks;
+    const int count = (int)(t->tiles * (block + 1) / t->blocks - first);
+    float *v = t->scratch + (size_t)worker * t->scratch_floats, *products = v + t->elements * t->x.element;
+    float *window = products + t->elements * t->y.element;
+    int c, f;
+    for (c = 0; c < t->x.channels; c += lanes) nnti_wino_read(t, &t->x, c, first, count, window, v);
+    nnti_wino_multiply(t, v, products, count, panel0, panel1);
+    for (f = panel0 * width; f < nnti_min(panel1 * width, t->y.channels); f += lanes)
+        nnti_wino_write(t, products + f - panel0 * width, f, first, count, window);
+}
+
+/* Forward, or gradient of data when `turned`. No value depends on how tiles are cut into blocks, so that their number may
+   follow batch and threads. */
+static nnti_wino nnti_wino_conv_plan(const nnti_exec *e, const nnt_op *op, int m, int turned, int batch)
+{
+    const int threads = nnti_pool_threads(e->pool);
+    nnti_wino t;
+    memset(&t, 0, sizeof t);
+    t.turned = turned;
+    t.x.channels = turned ? op->out_c : op->in_c;
+    t.y.channels = turned ? op->in_c : op->out_c;
+    t.x.h = turned ? op->out_h : op->in_h;
+    t.x.w = turned ? op->out_w : op->in_w;
+    t.x.pad_h = turned ? 2 - op->pad_h : op->pad_h;
+    t.x.pad_w = turned ? 2 - op->pad_w : op->pad_w;
+    nnti_wino_plan(e, &t, m, turned ? op->in_h : op->out_h, turned ? op->in_w : op->out_w, batch);
+    t.x.size = t.side;
+    t.x.map = t.maps[NNTI_WINO_DATA];
+    t.panels = (int)nnti_ceil_div(t.y.channels, nnti_panel_width(t.gemm));
+    t.w_element = nnti_wino_pitch((ptrdiff_t)t.panels * nnti_panel_width(t.gemm) * t.x.channels);
+    t.most = (int)(NNTI_WINO_BLOCK_FLOATS / (t.elements * (t.x.row + t.y.row)));
+    t.most = nnti_max(NNTI_WINO_BLOCK_LEAST, t.most / t.gemm->rows * t.gemm->rows);
+    t.blocks = (int)nnti_ceil_div(t.tiles, t.most);
+    t.parts = 1;
+    if (t.blocks >= threads) t.blocks = (int)nnti_ceil_div(t.blocks, threads) * threads;
+    else if (t.tiles >= (int64_t)threads * 2 * t.gemm->rows) t.blocks = threads;
+    else t.parts = nnti_min(t.panels, (int)nnti_ceil_div(threads, nnti_max(1, t.blocks)));
+    t.block = (int)nnti_ceil_div(t.tiles, nnti_max(1, t.blocks));
+    nnti_wino_elements(&t);
+    t.scratch_floats = nnti_round_up((size_t)t.elements * (size_t)(t.x.element + t.y.element) + nnti_wino_window_floats(&t), 16);
+    return t;
+}
+static size_t nnti_wino_conv_workspace(const nnti_exec *e, const nnt_op *op, int m, int turned, int batch)
+{
+    nnti_wino t = nnti_wino_conv_plan(e, op, m, turned, batch);
+    size_t floats;
+    t.block = (int)nnti_min64(t.most, t.tiles);         /* fewer samples may come in larger blocks than all */
+    nnti_wino_elements(&t);
+    floats = nnti_round_up((size_t)t.elements * (size_t)(t.x.element + t.y.element) + nnti_wino_window_floats(&t), 16);
+    return sizeof(float) * ((size_t)t.elements * (size_t)t.w_element + (size_t)nnti_pool_threads(e->pool) * floats);
+}
+static int nnti_wino_is_work(const nnt_op *op, int count)      /* enough for several threads */
+{
+    return (double)count * op->in_c * op->out_c * op->out_h * op->out_w > 1e5;
+}
+static void nnti_wino_conv_place(nnti_wino *t, void *workspace)
+{
+    t->weights = (float *)workspace;
+    t->scratch = t->weights + t->elements * t->w_element;
+}
+/* Brings the weights' transforms to the workspace, where they stay for nnti_wino_conv. */
+static void nnti_wino_prepare(const nnti_exec *e, const nnt_op *op, int m, int turned)
+{
+    nnti_wino t = nnti_wino_conv_plan(e, op, m, turned, 1);
+    nnti_wino_conv_place(&t, op->workspace);
+    t.w = (const float *)op->at[NNT_W];
+    nnti_parallel_if(e, (double)op->in_c * op->out_c > 2048, t.panels * (nnti_panel_width(t.gemm) / t.isa->lanes),
+                     nnti_wino_weights_task, &t);
+}
+static void nnti_wino_conv(const nnti_exec *e, const nnt_op *op, int m, int turned, int count, const nnti_tile_end *end)
+{
+    nnti_wino t = nnti_wino_conv_plan(e, op, m, turned, count);
+    nnti_wino_conv_place(&t, op->workspace);
+    t.x.x = (const float *)op->at[turned ? NNT_GY : NNT_X];
+    t.result = (float *)op->at[turned ? NNT_GX : NNT_Y];
+    t.end = *end;
+    nnti_parallel_if(e, nnti_wino_is_work(op, count), (int64_t)t.blocks * t.parts, nnti_wino_task, &t);
+}
+
+/* ---- gradient of the weights ---- */
+
+/* A block of tiles at a time: first transforms of gy and x, split by channels; then sums += gy' x for each element, split
+   by elements; each sum takes its tiles in order. At last the sums are brought to gw. */
+enum { NNTI_WINO_WEIGHT_FLOATS = 2048 * 1024, NNTI_WINO_WEIGHT_LEAST = 128, NNTI_WINO_WEIGHT_MOST = 320 };
+
+static nnti_wino nnti_wino_weight_plan(const nnti_exec *e, const nnt_op *op, int m, int batch)
+{
+    nnti_wino t;
+    memset(&t, 0, sizeof t);
+    t.x.channels = op->in_c;
+    t.x.h = op->in_h;
+    t.x.w = op->in_w;
+    t.x.pad_h = op->pad_h;
+    t.x.pad_w = op->pad_w;
+    t.y.channels = op->out_c;
+    t.y.h = op->out_h;
+    t.y.w = op->out_w;
+    nnti_wino_plan(e, &t, m, op->out_h, op->out_w, batch);
+    t.x.size = t.side;
+    t.x.map = t.maps[NNTI_WINO_DATA];
+    t.y.size = m;
+    t.y.map = t.maps[NNTI_WINO_SPREAD];
+    t.panels = (int)nnti_ceil_div(op->in_c, nnti_panel_width(t.gemm));
+    t.most = (int)(NNTI_WINO_WEIGHT_FLOATS / (t.elements * (t.x.row + t.y.row)));
+    t.most = nnti_min(NNTI_WINO_WEIGHT_MOST, nnti_max(NNTI_WINO_WEIGHT_LEAST, t.most));
+    t.block = (int)nnti_min64(t.most, t.tiles);
+    nnti_wino_elements(&t);
+    t.w_element = nnti_wino_pitch((ptrdiff_t)op->out_c * t.x.row);
+    t.scratch_floats = nnti_round_up(nnti_wino_window_floats(&t), 16);
+    return t;
+}
+static size_t nnti_wino_weight_tables(const nnti_wino *t) { return nnti_round_up(2 * (size_t)t->most * sizeof(int32_t), 64); }
+static size_t nnti_wino_weight_workspace(const nnti_exec *e, const nnt_op *op, int m, int batch)
+{
+    const nnti_wino t = nnti_wino_weight_plan(e, op, m, batch);
+    return nnti_wino_weight_tables(&t)
+           + sizeof(float) * ((size_t)t.elements * (size_t)(t.w_element + t.x.element + t.y.element)
+                              + (size_t)nnti_pool_threads(e->pool) * t.scratch_floats);
+}
+static float *nnti_wino_weight_x(const nnti_wino *t) { return t->sums + t->elements * t->w_element; }
+static float *nnti_wino_weight_y(const nnti_wino *t) { return nnti_wino_weight_x(t) + t->elements * t->x.element; }
+
+static void nnti_wino_read_task(void *arg, int64_t group, int worker)
+{
+    const nnti_wino *t = (const nnti_wino *)arg;
+    const int lanes = t->isa->lanes, groups = nnti_wino_groups(t, t->x.channels), of_x = group < groups;
+    float *window = t->scratch + (size_t)worker * t->scratch_floats;
+    nnti_wino_read(t, of_x ? &t->x : &t->y, (int)(of_x ? group : group - groups) * lanes, t->first, t->count, window,
+                   of_x ? nnti_wino_weight_x(t) : nnti_wino_weight_y(t));
+}
+static void nnti_wino_sum_task(void *arg, int64_t element, int worker)
+{
+    const nnti_wino *t = (const nnti_wino *)arg;
+    const int filters = t->y.channels, tiles = (int)nnti_ceil_div(filters, t->gemm->rows);
+    const float *x = nnti_wino_weight_x(t) + element * t->x.element, *y = nnti_wino_weight_y(t) + element * t->y.element;
+    int panel, i;
+    nnti_tile_end end;
+    (void)worker;
+    memset(&end, 0, sizeof end);
+    end.add = t->add;
+    for (panel = 0; panel < t->panels; panel++)
+        for (i = 0; i < tiles; i++) {
+            const int f = filters * i / tiles, rows = filters * (i + 1) / tiles - f;
+            const ptrdiff_t c = (ptrdiff_t)panel * nnti_panel_width(t->gemm);
+            t->gemm->tiles[(t->gemm->vecs - 1) * t->gemm->rows + rows - 1](
+                t->count, y + f, t->table_y, x + c, t->table_x, t->sums + element * t->w_element + f * t->x.row + c,
+                t->x.row, &end);
+        }
+}
+/* gw[f][all channels] from the sums. */
+static void nnti_wino_weight_task(void *arg, int64_t f, int worker)
+{
+    const nnti_wino *t = (const nnti_wino *)arg;
+    const int lanes = t->isa->lanes, channels = t->x.channels;
+    float *taps = t->scratch + (size_t)worker * t->scratch_floats;
+    int c;
+    for (c = 0; c < channels; c += lanes) {
+        t->maps[NNTI_WINO_WEIGHT](1, t->sums + (ptrdiff_t)f * t->x.row + c, 0, t->side * t->w_element, t->w_element, taps, 0,
+                                  3 * lanes, lanes);
+        t->gemm->turn(taps, lanes, 9, nnti_min(lanes, channels - c), t->result + ((ptrdiff_t)f * channels + c) * 9, 9, &t->end);
+    }
+}
+static void nnti_wino_weight_place(nnti_wino *t, const nnt_op *op)
+{
+    t->table_x = (int32_t *)op->workspace;
+    t->table_y = t->table_x + t->most;
+    t->sums = (float *)(void *)((char *)op->workspace + nnti_wino_weight_tables(t));
+    t->scratch = nnti_wino_weight_y(t) + t->elements * t->y.element;
+}
+/* Adds samples to the sums in the workspace; `add` 0: the sums begin with them. */
+static void nnti_wino_weight_add(const nnti_exec *e, const nnt_op *op, int m, int count, int add)
+{
+    nnti_wino t = nnti_wino_weight_plan(e, op, m, count);
+    const int64_t blocks = nnti_ceil_div(t.tiles, t.most);
+    const int work = nnti_wino_is_work(op, count);
+    int64_t block;
+    int i;
+    nnti_wino_weight_place(&t, op);
+    t.x.x = (const float *)op->at[NNT_X];
+    t.y.x = (const float *)op->at[NNT_GY];
+    for (i = 0; i < t.block; i++) {
+        t.table_x[i] = (int32_t)(i * t.x.row);
+        t.table_y[i] = (int32_t)(i * t.y.row);
+    }
+    for (block = 0; block < blocks; block++) {
+        t.first = t.tiles * block / blocks;
+        t.count = (int)(t.tiles * (block + 1) / blocks - t.first);
+        t.add = add || block > 0;
+        nnti_parallel_if(e, work, nnti_wino_groups(&t, t.x.channels) + nnti_wino_groups(&t, t.y.channels), nnti_wino_read_task,
+                         &t);
+        nnti_parallel_if(e, work, t.elements, nnti_wino_sum_task, &t);
+    }
+}
+static void nnti_wino_weight_end(const nnti_exec *e, const nnt_op *op, int m, int accumulate)
+{
+    nnti_wino t = nnti_wino_weight_plan(e, op, m, 1);
+    nnti_wino_weight_place(&t, op);
+    t.result = (float *)op->at[NNT_GW];
+    t.end.add = accumulate;
+    nnti_parallel_if(e, (double)op->in_c * op->out_c > 2048, t.y.channels, nnti_wino_weight_task, &t);
 }
 
 /* ============================================================================
@@ -4910,23 +5606,33 @@ static void nnti_taps_task(void *arg, int64_t chunk, int worker)
     else if (g.m == 1 && g.c_lines.stride == 1) nnti_taps_planes(t, &g, samples, rows);
     else nnti_gemm_block(&g, piece0, piece1, 0, (int64_t)samples * rows * t->w.grid, scratch);
 }
-static void nnti_taps_run(const nnti_exec *e, nnti_taps *t, const nnt_op *op, int count, ptrdiff_t channel_weights)
+static void nnti_taps_place(nnti_taps *t, const nnt_op *op)
 {
     char *w = (char *)op->workspace;
-    int64_t chunks;
-    if (t->h.grid <= 0 || t->w.grid <= 0) return;
     t->a_table = (int32_t *)(void *)w;
     t->b_table = (int32_t *)(void *)(w + nnti_taps_table(t));
-    nnti_gemm_tables(&t->g, (int32_t *)(void *)(w + 2 * nnti_taps_table(t)));
+    t->g.tables = (const int32_t *)(const void *)(w + 2 * nnti_taps_table(t));
     t->packed = (float *)(void *)(w + 2 * nnti_taps_table(t) + nnti_gemm_table_bytes(&t->g));
     t->scratch = t->packed + (size_t)t->groups * t->packed_group;
-    t->count = count;
     t->g.b.table = t->b_table;
     t->a.table = t->a.step ? NULL : t->a_table;     /* forward: k lies side by side */
+}
+/* Tables and packed weights, which stay in the workspace. */
+static void nnti_taps_prepare(const nnti_exec *e, nnti_taps *t, const nnt_op *op, ptrdiff_t channel_weights)
+{
+    if (t->h.grid <= 0 || t->w.grid <= 0) return;
+    nnti_taps_place(t, op);
+    nnti_gemm_tables(&t->g, (int32_t *)(void *)((char *)op->workspace + 2 * nnti_taps_table(t)));
     nnti_taps_tables(t, channel_weights, op->kernel_w);
-    chunks = nnti_ceil_div(count, t->samples) * t->groups * t->bands * t->row_blocks;
     nnti_parallel_if(e, (int64_t)t->groups * t->g.m * t->g.k > 64 * 1024, (int64_t)t->groups * nnti_taps_pieces(t),
                      nnti_taps_pack_task, t);
+}
+static void nnti_taps_run(const nnti_exec *e, nnti_taps *t, const nnt_op *op, int count)
+{
+    const int64_t chunks = nnti_ceil_div(count, t->samples) * t->groups * t->bands * t->row_blocks;
+    if (t->h.grid <= 0 || t->w.grid <= 0) return;
+    nnti_taps_place(t, op);
+    t->count = count;
     nnti_parallel_if(e, (double)count * t->groups * (double)t->g.m * t->g.k * t->h.grid * t->w.grid > 2e5, chunks,
                      nnti_taps_task, t);
 }
@@ -4952,21 +5658,39 @@ static nnti_taps nnti_conv_plan(const nnti_exec *e, const nnt_op *op)
 static size_t nnti_cpu_conv_workspace(const nnti_exec *e, const nnt_op *op, int batch)
 {
     nnti_taps t;
-    (void)batch;
     if (nnti_conv_is_odd(op)) return 0;
+    if (nnti_wino_pick(op)) return nnti_wino_conv_workspace(e, op, nnti_wino_pick(op), 0, batch);
     t = nnti_conv_plan(e, op);
     return nnti_taps_workspace(e, &t);
 }
-static void nnti_cpu_conv(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+/* In two parts, for ops that run a few samples at a time: the weights, which the workspace then keeps; samples. */
+static void nnti_conv_prepare(const nnti_exec *e, const nnt_op *op)
 {
     nnti_taps t;
+    if (nnti_conv_is_odd(op)) return;
+    if (nnti_wino_pick(op)) { nnti_wino_prepare(e, op, nnti_wino_pick(op), 0); return; }
+    t = nnti_conv_plan(e, op);
+    nnti_taps_prepare(e, &t, op, (ptrdiff_t)op->kernel_h * op->kernel_w);
+}
+static void nnti_conv_samples(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    nnti_tile_end end;
+    nnti_taps t;
     if (nnti_conv_is_odd(op)) { nnti_conv_c_forward(op, run); return; }
+    memset(&end, 0, sizeof end);
+    end.row_bias = (const float *)op->at[NNT_B];
+    end.relu = (op->flags & NNT_OPF_RELU) != 0;
+    if (nnti_wino_pick(op)) { nnti_wino_conv(e, op, nnti_wino_pick(op), 0, run->count, &end); return; }
     t = nnti_conv_plan(e, op);
     t.x = (const float *)op->at[NNT_X];
     t.g.c = (float *)op->at[NNT_Y];
-    t.g.end.row_bias = (const float *)op->at[NNT_B];
-    t.g.end.relu = (op->flags & NNT_OPF_RELU) != 0;
-    nnti_taps_run(e, &t, op, run->count, (ptrdiff_t)op->kernel_h * op->kernel_w);
+    t.g.end = end;
+    nnti_taps_run(e, &t, op, run->count);
+}
+static void nnti_cpu_conv(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    nnti_conv_prepare(e, op);
+    nnti_conv_samples(e, op, run);
 }
 
 /* The phase (row, column) of the data gradient. */
@@ -4988,33 +5712,62 @@ static nnti_taps nnti_conv_data_plan(const nnti_exec *e, const nnt_op *op, int r
     t.a = nnti_operand_matrix((const float *)op->at[NNT_W], t.g.m, (ptrdiff_t)op->kernel_h * op->kernel_w, 0);
     return t;
 }
+/* Phases; those from the input's size on have no rows. */
+static int nnti_conv_phases_h(const nnt_op *op) { return nnti_min(op->stride_h, op->in_h); }
+static int nnti_conv_phases_w(const nnt_op *op) { return nnti_min(op->stride_w, op->in_w); }
+
 static size_t nnti_cpu_conv_data_workspace(const nnti_exec *e, const nnt_op *op, int batch)
 {
-    size_t most = 0;
+    size_t bytes = 0;
     int i, j;
-    (void)batch;
     if (nnti_conv_is_odd(op)) return 0;
-    for (i = 0; i < nnti_min(op->stride_h, op->in_h); i++)         /* phases from the input's size on have no rows */
-        for (j = 0; j < nnti_min(op->stride_w, op->in_w); j++) {
+    if (nnti_wino_pick(op)) return nnti_wino_conv_workspace(e, op, nnti_wino_pick(op), 1, batch);
+    for (i = 0; i < nnti_conv_phases_h(op); i++)
+        for (j = 0; j < nnti_conv_phases_w(op); j++) {
             const nnti_taps t = nnti_conv_data_plan(e, op, i, j);
-            const size_t bytes = nnti_taps_workspace(e, &t);
-            if (bytes > most) most = bytes;
+            bytes += nnti_round_up(nnti_taps_workspace(e, &t), NNTI_ALIGN);
         }
-    return most;
+    return bytes;
+}
+/* In two parts as forward. Each phase has its own place in the workspace. */
+static void nnti_conv_data_each(const nnti_exec *e, const nnt_op *op, const nnt_run *run, int prepare)
+{
+    nnt_op part = *op;
+    int i, j;
+    for (i = 0; i < nnti_conv_phases_h(op); i++)
+        for (j = 0; j < nnti_conv_phases_w(op); j++) {
+            nnti_taps t = nnti_conv_data_plan(e, op, i, j);
+            if (prepare) nnti_taps_prepare(e, &t, &part, (ptrdiff_t)nnti_conv_in(op) * op->kernel_h * op->kernel_w);
+            else {
+                t.x = (const float *)op->at[NNT_GY];
+                t.g.c = (float *)op->at[NNT_GX];
+                t.g.end.add = (op->flags & NNT_OPF_ACCUMULATE) != 0;
+                t.g.end.mask = (op->flags & NNT_OPF_MASK) ? (const float *)op->at[NNT_MASK] : NULL;
+                nnti_taps_run(e, &t, &part, run->count);
+            }
+            part.workspace = (char *)part.workspace + nnti_round_up(nnti_taps_workspace(e, &t), NNTI_ALIGN);
+        }
+}
+static void nnti_conv_data_prepare(const nnti_exec *e, const nnt_op *op)
+{
+    if (nnti_conv_is_odd(op)) return;
+    if (nnti_wino_pick(op)) nnti_wino_prepare(e, op, nnti_wino_pick(op), 1);
+    else nnti_conv_data_each(e, op, NULL, 1);
+}
+static void nnti_conv_data_samples(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    nnti_tile_end end;
+    if (nnti_conv_is_odd(op)) { nnti_conv_c_data(op, run); return; }
+    if (!nnti_wino_pick(op)) { nnti_conv_data_each(e, op, run, 0); return; }
+    memset(&end, 0, sizeof end);
+    end.add = (op->flags & NNT_OPF_ACCUMULATE) != 0;
+    end.mask = (op->flags & NNT_OPF_MASK) ? (const float *)op->at[NNT_MASK] : NULL;
+    nnti_wino_conv(e, op, nnti_wino_pick(op), 1, run->count, &end);
 }
 static void nnti_cpu_conv_data(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
 {
-    int i, j;
-    if (nnti_conv_is_odd(op)) { nnti_conv_c_data(op, run); return; }
-    for (i = 0; i < nnti_min(op->stride_h, op->in_h); i++)         /* phases from the input's size on have no rows */
-        for (j = 0; j < nnti_min(op->stride_w, op->in_w); j++) {
-            nnti_taps t = nnti_conv_data_plan(e, op, i, j);
-            t.x = (const float *)op->at[NNT_GY];
-            t.g.c = (float *)op->at[NNT_GX];
-            t.g.end.add = (op->flags & NNT_OPF_ACCUMULATE) != 0;
-            t.g.end.mask = (op->flags & NNT_OPF_MASK) ? (const float *)op->at[NNT_MASK] : NULL;
-            nnti_taps_run(e, &t, op, run->count, (ptrdiff_t)nnti_conv_in(op) * op->kernel_h * op->kernel_w);
-        }
+    nnti_conv_data_prepare(e, op);
+    nnti_conv_data_samples(e, op, run);
 }
 
 /* Gradient of the weights: per group a product gw'[f][(kh, kw, c)] = sum_k gy[f][k] x'[k][(kh, kw, c)] with k = (n, oh,
@@ -5104,8 +5857,8 @@ static size_t nnti_cpu_conv_weight_workspace(const nnti_exec *e, const nnt_op *o
 {
     nnti_conv_weight t;
     size_t groups, floats;
-    (void)batch;
     if (nnti_conv_is_odd(op)) return 0;
+    if (nnti_wino_pick(op)) return nnti_wino_weight_workspace(e, op, nnti_wino_pick(op), batch);
     nnti_conv_weight_plan(e, op, &t);
     groups = (size_t)op->groups;
     floats = groups * (t.packed_group + t.product_group) + t.image_floats
@@ -5249,12 +6002,45 @@ static void nnti_conv_weight_table(nnti_conv_weight *t)
         for (i = 0; i < t->rows; i++)
             for (j = 0; j < t->op->out_w; j++) *table++ = (int32_t)(s * sample + i * row + j * column);
 }
+/* gb[f] (+)= sum_{n,oh,ow} gy[n][f][oh][ow] */
+typedef struct nnti_conv_bias { const nnti_gemm_isa *isa; const nnt_op *op; const nnt_run *run; } nnti_conv_bias;
+static void nnti_conv_bias_task(void *arg, int64_t f, int worker)
+{
+    const nnti_conv_bias *b = (const nnti_conv_bias *)arg;
+    const int64_t plane = (int64_t)b->op->out_h * b->op->out_w;
+    const float *gy = (const float *)b->op->at[NNT_GY] + f * plane;
+    float *gb = (float *)b->op->at[NNT_GB] + f;
+    double s = b->run->accumulate ? *gb : 0.0;
+    int n;
+    (void)worker;
+    for (n = 0; n < b->run->count; n++, gy += plane * b->op->out_c) s += b->isa->sum(gy, plane);
+    *gb = (float)s;
+}
+/* The sums of a batch that comes in parts may stay in the workspace until the last. */
+enum { NNTI_FIRST_PART = 1, NNTI_LAST_PART = 2 };
+static void nnti_conv_weight_wino(const nnti_exec *e, const nnt_op *op, const nnt_run *run, int part, int accumulate)
+{
+    const int m = nnti_wino_pick(op);
+    nnti_conv_bias bias;
+    bias.isa = nnti_gemm_isa_of(e);
+    bias.op = op;
+    bias.run = run;
+    if (op->at[NNT_GB])
+        nnti_parallel_if(e, (double)run->count * op->out_c * op->out_h * op->out_w > 64 * 1024, op->out_c, nnti_conv_bias_task,
+                         &bias);
+    nnti_wino_weight_add(e, op, m, run->count, !(part & NNTI_FIRST_PART));
+    if (part & NNTI_LAST_PART) nnti_wino_weight_end(e, op, m, accumulate);
+}
 static void nnti_cpu_conv_weight(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
 {
     nnti_conv_weight t;
     char *w = (char *)op->workspace;
     int band, s, f, big;
     if (nnti_conv_is_odd(op)) { nnti_conv_c_weight(op, run); return; }
+    if (nnti_wino_pick(op)) {
+        nnti_conv_weight_wino(e, op, run, NNTI_FIRST_PART | NNTI_LAST_PART, run->accumulate != 0);
+        return;
+    }
     nnti_conv_weight_plan(e, op, &t);
     big = (double)run->count * op->out_c * op->out_h * op->out_w * (double)t.g.n > 2e5;
     t.table = (int32_t *)(void *)w;
@@ -6618,12 +7404,13 @@ static void nnti_fused_forward(const nnti_exec *e, const nnt_op *op, const nnt_r
     nnt_run part = *run;
     int i;
     front.at[NNT_Y] = pool.at[NNT_X] = op->workspace;
+    if (front_kind == NNT_OP_CONV) nnti_conv_prepare(e, &front);
     for (i = 0; i < run->count; i += each) {
         part.count = nnti_min(each, run->count - i);
         front.at[NNT_X] = nnti_skip(op, NNT_X, i * in);
         pool.at[NNT_Y] = op->at[NNT_Y] ? nnti_skip(op, NNT_Y, i * out) : (char *)op->workspace + nnti_fused_map_bytes(nnti_mid_size(op));
         pool.at[NNT_AUX] = nnti_skip_aux(op, i * out);
-        if (front_kind == NNT_OP_CONV) nnti_cpu_conv(e, &front, &part);
+        if (front_kind == NNT_OP_CONV) nnti_conv_samples(e, &front, &part);
         else nnti_cpu_bn_apply(e, &front, &part);
         nnti_cpu_maxpool(e, &pool, &part);
     }
@@ -6669,6 +7456,7 @@ static void nnti_data_over_mask(const nnti_exec *e, const nnt_op *op, const nnt_
         front.flags &= ~NNT_OPF_MASK;
         front.at[NNT_GX] = (char *)op->workspace + map;
     }
+    nnti_conv_data_prepare(e, &front);
     for (i = 0; i < run->count; i += each) {
         part.count = nnti_min(each, run->count - i);
         if (pools) {
@@ -6682,7 +7470,7 @@ static void nnti_data_over_mask(const nnti_exec *e, const nnt_op *op, const nnt_
             front.at[NNT_GX] = nnti_skip(op, NNT_GX, i * in);
             front.at[NNT_MASK] = nnti_skip(op, NNT_MASK, i * in);
         }
-        nnti_cpu_conv_data(e, &front, &part);
+        nnti_conv_data_samples(e, &front, &part);
         if (data) {                         /* gx = mask > 0 ? result : 0 */
             nnt_op act;
             memset(&act, 0, sizeof act);
@@ -6739,7 +7527,10 @@ static void nnti_cpu_conv_pool_weight(const nnti_exec *e, const nnt_op *op, cons
         pool.at[NNT_AUX] = nnti_skip_aux(op, i * out);
         front.at[NNT_X] = nnti_skip(op, NNT_X, i * in);
         nnti_cpu_maxpool_grad(e, &pool, &part);
-        nnti_cpu_conv_weight(e, &front, &part);
+        if (nnti_wino_pick(&front) && !nnti_conv_is_odd(&front))
+            nnti_conv_weight_wino(e, &front, &part, (i == 0 ? NNTI_FIRST_PART : 0) | (i + each >= run->count ? NNTI_LAST_PART : 0),
+                                  run->accumulate != 0);
+        else nnti_cpu_conv_weight(e, &front, &part);
     }
 }
 static size_t nnti_cpu_conv_pool_weight_workspace(const nnti_exec *e, const nnt_op *op, int batch)
@@ -7273,6 +8064,7 @@ NNT_API nnt_node nnt_conv2d_ex(nnt_node x, nnt_conv_desc d)
     if (d.groups < 1 || g->in_c % d.groups || d.filters % d.groups)
         return nnti_fail(x.net, NNT_ERR_SHAPE, &n, "%d groups don't divide %d input channels and %d filters", d.groups, g->in_c, d.filters);
     g->groups = d.groups;
+    if (d.exact) g->flags |= NNT_OPF_EXACT;
     n.shape[0] = d.filters;
     n.shape[1] = (int)((nnti_padded(g->in_h, d.pad) - nnti_reach(d.kernel, d.dilation)) / d.stride + 1);
     n.shape[2] = (int)((nnti_padded(g->in_w, d.pad_w) - nnti_reach(d.kernel_w, d.dilation_w)) / d.stride_w + 1);

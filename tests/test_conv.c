@@ -13,6 +13,8 @@
    thousand products, taken in blocks, stay below these. */
 #define FORWARD_LIMIT 1e-6
 #define GRADIENT_LIMIT 5e-6
+/* Winograd's F(4x4, 3x3) rounds about twice as much; sums of 600 channels stay below this. See docs/speed.md. */
+#define WINOGRAD_LIMIT 4e-6
 
 /* ---- buffers, random values, pools ---- */
 
@@ -128,7 +130,7 @@ static int run_all(int isa, nnt_op *op, const nnt_run *run, int batch, workspace
 
 /* ---- convolution ---- */
 
-enum { BIAS = 1, RELU = 2, ACCUMULATE = 4, MASKED = 8, PARTIAL = 16 };
+enum { BIAS = 1, RELU = 2, ACCUMULATE = 4, MASKED = 8, PARTIAL = 16, EXACT = 32 };
 
 static nnt_op conv_op(const naive_conv *s)
 {
@@ -183,6 +185,7 @@ static void check_conv(const naive_conv *s, int options)
     float *gx0 = random_floats(nx), *gw0 = random_floats(nw), *gb0 = random_floats(nf);
     float *y = floats(ny), *gx = floats(nx), *gw = floats(nw), *gb = floats(nf);
     double *want_y = doubles(ny), *want_gx = doubles(nx), *want_gw = doubles(nw), *want_gb = doubles(nf);
+    const int exact = (options & EXACT) ? NNT_OPF_EXACT : 0;
     size_t i;
     int k;
     nnt_run run;
@@ -210,17 +213,18 @@ static void check_conv(const naive_conv *s, int options)
         const int plain = k == isa_count(), isa = plain ? -1 : isa_at(k);
         nnt_op op = conv_op(s);
         double e;
-        op.flags = (options & RELU) ? NNT_OPF_RELU : 0;
+        op.flags = exact | ((options & RELU) ? NNT_OPF_RELU : 0);
         op.at[NNT_X] = x; op.at[NNT_W] = w; op.at[NNT_B] = (options & BIAS) ? b : NULL; op.at[NNT_Y] = y;
         CHECKF(run_all(isa, &op, &run, batch, plain ? no_workspace : nnti_cpu_conv_workspace,
                        plain ? reference_forward : nnti_cpu_conv, NNT_Y, ny, -1, 0),
                "%s: forward differs between threads or writes behind its workspace", conv_text(s, options, isa));
         e = error_of(y, want_y, ny);
-        CHECKF(e < FORWARD_LIMIT, "%s: forward %g", conv_text(s, options, isa), e);
+        CHECKF(e < (!plain && nnti_wino_pick(&op) ? WINOGRAD_LIMIT : FORWARD_LIMIT), "%s: forward %g",
+               conv_text(s, options, isa), e);
         if (e > worst_forward) worst_forward = e;
 
         op = conv_op(s);
-        op.flags = ((options & ACCUMULATE) ? NNT_OPF_ACCUMULATE : 0) | ((options & MASKED) ? NNT_OPF_MASK : 0);
+        op.flags = exact | ((options & ACCUMULATE) ? NNT_OPF_ACCUMULATE : 0) | ((options & MASKED) ? NNT_OPF_MASK : 0);
         op.at[NNT_GY] = gy; op.at[NNT_W] = w; op.at[NNT_GX] = gx; op.at[NNT_MASK] = (options & MASKED) ? mask : NULL;
         if (options & ACCUMULATE) memcpy(gx, gx0, nx * sizeof(float)); else memset(gx, 0xff, nx * sizeof(float));
         CHECKF(run_all(isa, &op, &run, batch, plain ? no_workspace : nnti_cpu_conv_data_workspace,
@@ -231,6 +235,7 @@ static void check_conv(const naive_conv *s, int options)
         if (e > worst_gradient) worst_gradient = e;
 
         op = conv_op(s);
+        op.flags = exact;
         op.at[NNT_X] = x; op.at[NNT_GY] = gy; op.at[NNT_GW] = gw; op.at[NNT_GB] = (options & BIAS) ? gb : NULL;
         if (options & ACCUMULATE) { memcpy(gw, gw0, nw * sizeof(float)); memcpy(gb, gb0, nf * sizeof(float)); }
         else { memset(gw, 0xff, nw * sizeof(float)); memset(gb, 0xff, nf * sizeof(float)); }
@@ -356,6 +361,114 @@ static void conv_sums_longer_than_a_block(void)
 {
     check_square(2, 90, 4, 4, 30, 3, 1, 1, 1, 1);
     check_square(1, 48, 3, 3, 530, 1, 1, 0, 1, 1);
+}
+/* Maps of all sizes around tiles of 4 x 4 and 2 x 2; channels and filters around vectors, panels, tiles of the product. */
+static void winograd_tiles_that_maps_do_not_fill(void)
+{
+    int i;
+    for (i = 1; i <= 14; i++) check_square(1 + i % 3, 16 + i % 4 * 5, i, 15 - i, 16 + i * 3 % 23, 3, 1, 1 + (i < 3), 1, 1);
+    for (i = 0; i < 3; i++) check_square(2, 17, 9, 10, 18, 3, 1, i, 1, 1);
+    check_square(2, 33, 2, 2, 49, 3, 1, 1, 1, 1);
+    check_square(2, 16, 3, 70, 16, 3, 1, 1, 1, 1);
+}
+static void winograd_every_option_alone_and_together(void)
+{
+    naive_conv s = { 2, 19, 6, 7, 21, 3, 3, 1, 1, 1, 1, 1, 1, 1 };
+    int options;
+    for (options = 0; options < 32; options++) check_conv(&s, options);
+    check_conv(&s, BIAS | EXACT);
+}
+static void winograd_blocks_of_tiles_and_of_sums(void)
+{
+    check_square(70, 16, 7, 7, 17, 3, 1, 1, 1, 1);          /* more tiles than a block, samples across its border */
+    check_square(1, 20, 5, 5, 100, 3, 1, 1, 1, 1);          /* few tiles: filters are split */
+    check_square(1, 600, 4, 4, 16, 3, 1, 1, 1, 1);          /* more channels than are summed in registers */
+}
+/* A sample's result and gradient have the same bits alone, in a batch and in parts of a batch. */
+static void winograd_results_do_not_depend_on_the_rest_of_the_batch(void)
+{
+    enum { N = 9, C = 24, F = 40, H = 11 };
+    naive_conv s = { N, C, H, H, F, 3, 3, 1, 1, 1, 1, 1, 1, 1 };
+    const size_t x1 = (size_t)C * H * H, y1 = (size_t)F * H * H;
+    nnt_op op = conv_op(&s);
+    nnt_run run;
+    int k, i;
+    memset(&run, 0, sizeof run);
+    op.at[NNT_W] = random_floats((size_t)C * F * 9);
+    for (k = 0; k < isa_count(); k++) {
+        float *x = random_floats(N * x1), *y = floats(N * y1), *alone = floats(y1), *gx = floats(N * x1), *gx_alone = floats(x1);
+        CHECK(nnti_wino_pick(&op) == 4);
+        op.at[NNT_X] = x; op.at[NNT_Y] = y; op.at[NNT_GY] = y; op.at[NNT_GX] = gx;
+        run.count = N;
+        CHECK(run_all(isa_at(k), &op, &run, N, nnti_cpu_conv_workspace, nnti_cpu_conv, NNT_Y, N * y1, -1, 0));
+        CHECK(run_all(isa_at(k), &op, &run, N, nnti_cpu_conv_data_workspace, nnti_cpu_conv_data, NNT_GX, N * x1, -1, 0));
+        run.count = 1;
+        for (i = 0; i < N; i++) {
+            op.at[NNT_X] = x + (size_t)i * x1; op.at[NNT_Y] = alone; op.at[NNT_GY] = y + (size_t)i * y1; op.at[NNT_GX] = gx_alone;
+            CHECK(run_all(isa_at(k), &op, &run, 1, nnti_cpu_conv_workspace, nnti_cpu_conv, NNT_Y, y1, -1, 0));
+            CHECK(run_all(isa_at(k), &op, &run, 1, nnti_cpu_conv_data_workspace, nnti_cpu_conv_data, NNT_GX, x1, -1, 0));
+            CHECK(!memcmp(alone, y + (size_t)i * y1, y1 * sizeof(float)));
+            CHECK(!memcmp(gx_alone, gx + (size_t)i * x1, x1 * sizeof(float)));
+        }
+        while (block_count > 1) free(blocks[--block_count]);
+    }
+    release();
+}
+/* The bound that docs/speed.md states: against loops in double precision, 512 channels, values of both signs and values
+   that a relu has passed. */
+static void winograd_error_over_512_channels_is_below_2e_5(void)
+{
+    naive_conv s = { 1, 512, 8, 8, 16, 3, 3, 1, 1, 1, 1, 1, 1, 1 };
+    const size_t nx = 512 * 64, ny = 16 * 64, nw = 16 * 512 * 9;
+    int k, relu;
+    for (relu = 0; relu < 2; relu++) {
+        nnt_op op = conv_op(&s);
+        nnt_run run;
+        float *x = random_floats(nx), *w = random_floats(nw), *y = floats(ny);
+        double *want = doubles(ny);
+        size_t i;
+        memset(&run, 0, sizeof run);
+        run.count = 1;
+        for (i = 0; relu && i < nx; i++) if (x[i] < 0.0f) x[i] = 0.0f;
+        op.at[NNT_X] = x; op.at[NNT_W] = w; op.at[NNT_Y] = y;
+        naive_conv_forward(&s, x, w, want);
+        for (k = 0; k < isa_count(); k++) {
+            double e, largest = 0.0, mean = 0.0;
+            CHECK(run_all(isa_at(k), &op, &run, 1, nnti_cpu_conv_workspace, nnti_cpu_conv, NNT_Y, ny, -1, 0));
+            e = error_of(y, want, ny);
+            for (i = 0; i < ny; i++) { largest = fmax(largest, fabs(y[i] - want[i])); mean += want[i] * want[i] / (double)ny; }
+            CHECKF(e < WINOGRAD_LIMIT, "isa=%d relu=%d: %g", isa_at(k), relu, e);
+            CHECKF(largest / sqrt(mean) < 2e-5, "isa=%d relu=%d: largest %g", isa_at(k), relu, largest / sqrt(mean));
+        }
+        release();
+    }
+}
+static void winograd_is_turned_off_by_a_field(void)
+{
+    nnt_net *net = nnt_new(NULL);
+    nnt_conv_desc d;
+    nnt_compile_desc build;
+    nnt_node x = nnt_input(net, 16, 8, 8);
+    int i, exact = 0, fast = 0;
+    memset(&d, 0, sizeof d);
+    memset(&build, 0, sizeof build);
+    d.filters = 16;
+    d.kernel = 3;
+    d.pad = 1;
+    x = nnt_conv2d_ex(x, d);
+    d.exact = 1;
+    x = nnt_conv2d_ex(x, d);
+    build.batch = 2;
+    build.optimizer = nnt_sgd(0.1f);
+    CHECK(nnt_compile(net, nnt_cross_entropy(nnt_global_avgpool(x)), build) == NNT_OK);
+    for (i = 0; i < net->plan.train.count; i++) {
+        const nnt_op *op = &net->plan.train.ops[i];
+        if (op->kind != NNT_OP_CONV && op->kind != NNT_OP_CONV_DATA && op->kind != NNT_OP_CONV_WEIGHT) continue;
+        if (op->flags & NNT_OPF_EXACT) { exact++; CHECK(nnti_wino_pick(op) == 0); }
+        else { fast++; CHECK(nnti_wino_pick(op) == 4); }
+    }
+    CHECK(exact == 3 && fast == 2);
+    nnt_free(net);
 }
 static void conv_random_configurations(void)
 {
@@ -584,6 +697,12 @@ int main(int argc, char **argv)
     TEST(conv_sizes_around_the_vectors);
     TEST(conv_of_real_nets_scaled_down);
     TEST(conv_sums_longer_than_a_block);
+    TEST(winograd_tiles_that_maps_do_not_fill);
+    TEST(winograd_every_option_alone_and_together);
+    TEST(winograd_blocks_of_tiles_and_of_sums);
+    TEST(winograd_results_do_not_depend_on_the_rest_of_the_batch);
+    TEST(winograd_error_over_512_channels_is_below_2e_5);
+    TEST(winograd_is_turned_off_by_a_field);
     TEST(conv_random_configurations);
     TEST(conv_lets_nan_through);
     TEST(at_least_300_convolutions_were_checked);
