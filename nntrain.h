@@ -34,7 +34,7 @@
        }
 
    WHAT IT DOES NOT DO
-     - read folders of pictures, augment pictures, stop in the middle of a run and go on later
+     - read folders of pictures, augment pictures
      - several inputs or several losses in one net; recurrent nets, attention, transposed convolution
      - numbers other than 32-bit floats; saved weights in f16, bf16 and f64 are converted when loaded
      - replace PyTorch for research: it is for training inside a program of one's own
@@ -52,10 +52,10 @@
      >>optimizer    constructors, learning rates                    >>data         datasets, IDX
      >>gemm         matrix products                                 >>loader       batches, made ahead by threads
      >>winograd     3x3 convolutions with fewer multiplications     >>run          step, update, predict
-     >>conv         convolution                                     >>fit          evaluate, whole runs, progress
-     >>linear       fully connected layers                          >>seeing       profiles in words and pictures
-     >>pool         max, average, adaptive pooling
-     >>norm         batch normalisation
+     >>conv         convolution                                     >>weights      nets as files
+     >>linear       fully connected layers                          >>snapshot     runs as files: stop and go on
+     >>pool         max, average, adaptive pooling                  >>fit          evaluate, whole runs, progress
+     >>norm         batch normalisation                             >>seeing       profiles in words and pictures
      >>loss         softmax, cross-entropy, squared error
      >>fused        convolution or batch norm with pooling
      >>graph        builders: shapes checked, inferred
@@ -85,6 +85,7 @@
      keep        a value that backward needs is kept from forward until then,
      checkpoint  or made again from an earlier one that was kept (gradient checkpointing, recomputation)
      loader      makes batches of a dataset, in threads of its own
+     snapshot    a run as a file: weights and all that its future depends on
 
    STEP BY STEP, in the order of calls
      1. nnt_new gives an empty net. NULL (no memory) may be passed on to everything: the first function that returns a
@@ -113,7 +114,10 @@
         nnt_tensor_from make some of one's own; nnt_tensor_rank, nnt_tensor_size, nnt_tensor_data, nnt_tensor_read
         look at them, nnt_tensor_fill, nnt_tensor_randn, nnt_tensor_uniform, nnt_tensor_write, nnt_tensor_copy fill
         them, nnt_tensor_add, nnt_tensor_scale, nnt_tensor_add_noise compute; nnt_tensor_free, or nnt_free.
-    10. nnt_save; then nnt_free, nnt_loader_free, nnt_dataset_free, in this order or with the net last.
+    10. nnt_save, and nnt_load in the program that predicts; nnt_load_ex for files that were made for something else;
+        nnt_set_metadata, nnt_metadata, nnt_metadata_key for texts that go with the weights. Runs that may be stopped or
+        killed write snapshots: nnt_fit_desc.checkpoint, or nnt_snapshot and nnt_resume in a loop of one's own.
+    11. nnt_free, nnt_loader_free, nnt_dataset_free, in this order or with the net last.
 
    ERRORS
      Functions return a code (nnt_result_name gives its name) and keep a sentence: nnt_error for nets,
@@ -160,6 +164,9 @@
      Weights are safetensors, f32, under "layer.weight", "layer.bias", "layer.running_mean", "layer.running_var": name
      layers as in PyTorch and files can be exchanged. Saving writes a file beside (NAME.tmp-0), flushes and renames it,
      so that there is a whole file at any moment. Loading checks everything before the first weight is changed.
+     Of a symbolic link, the file that it leads to is replaced. Snapshots are the same with more arrays (nnt_snapshot):
+     a run that was stopped or killed at any instant and resumed ends with the same bits as one that was not.
+     docs/files.md lists the arrays and shows the exchange with PyTorch.
 
    LIMITS
      Sizes of a shape are ints; products of sizes are checked up to 2^62 and against size_t. A net has one input, one
@@ -646,13 +653,29 @@ typedef struct nnt_progress_info {
 /* Returns nonzero to stop: nnt_fit then returns NNT_ERR_STOPPED with everything in a usable state. */
 typedef int (*nnt_callback)(void *user, nnt_net *net, const nnt_progress_info *info);
 
+/* Snapshots that nnt_fit writes (see nnt_snapshot): at the end of each epoch, and when a callback stops it. */
+typedef struct nnt_checkpoint_desc {
+    const char *path;               /* of the newest; NULL: none are written */
+    int64_t     every_steps;        /* also after each so many steps; 0: no */
+    int         keep;               /* newest ones kept: path, path.1, path.2, ...; 0: 1 */
+    int         best;               /* also path.best: of the best epoch so far, by nnt_fit_desc.monitor */
+    int         resume;             /* go on from path if it is there, else begin: the same program can be started again */
+} nnt_checkpoint_desc;
+
+/* Which figure says that an epoch was better: of the validation data if there are any, else of the training data. */
+enum { NNT_MONITOR_LOSS = 0, NNT_MONITOR_ACCURACY };
+
 typedef struct nnt_fit_desc {
     int           epochs;           /* 0: 1 */
     nnt_loader   *validation;       /* evaluated after each epoch; or NULL */
     nnt_callback  callback;         /* nnt_progress for a ready-made one; or NULL */
     void         *user;
+    nnt_checkpoint_desc checkpoint;
+    int           monitor;          /* NNT_MONITOR_..., for checkpoint.best and patience */
+    int           patience;         /* ends after so many epochs in a row without a better one; 0: never */
 } nnt_fit_desc;
-/* The loader goes on where it is: after a stop in the middle of an epoch, the first epoch is the rest of that one. Batches
+/* The loader goes on where it is: after a stop in the middle of an epoch, the first epoch is the rest of that one. After
+   nnt_resume the run goes on as if it had not been interrupted; epochs counts those before too. Batches
    must not be larger than the compiled one (nnt_evaluate takes any). One loader should not serve training and validation. */
 NNT_API nnt_result nnt_fit(nnt_net *net, nnt_loader *loader, nnt_fit_desc d);
 
@@ -705,12 +728,41 @@ NNT_API int nnt_progress(void *user, nnt_net *net, const nnt_progress_info *info
    Files: safetensors (github.com/huggingface/safetensors, format 0.x), names as the layers'
    ============================================================================ */
 
-/* Weights and running statistics, float32. Written beside, flushed, then renamed. */
+/* Weights and running statistics, float32, and the net's metadata. Written beside, flushed, then renamed. */
 NNT_API nnt_result nnt_save(nnt_net *net, const char *path);
 /* All or nothing: every parameter of the net has to be there with its shape, as f32, f64, f16 or bf16. Other tensors in
-   the file are passed over. */
+   the file are passed over. The file's metadata are the net's from then on. Snapshots can be loaded too. */
 NNT_API nnt_result nnt_load(nnt_net *net, const char *path);
+
+/* Loading from files that were made for something else. Zeroed it is nnt_load. */
+typedef struct nnt_load_desc {
+    const char *prefix;             /* only parameters whose names begin so; NULL: all */
+    const char *file_prefix;        /* what stands in the file in its place; NULL: nothing */
+    const char *exclude;            /* parameters whose names begin so keep their values: a last layer for other classes */
+    int         allow_missing;      /* parameters that are not in the file keep their values; one has to be there */
+    int         strict;             /* a tensor in the file that the net does not have is an error. Whole numbers are not
+                                       (batch norm's num_batches_tracked), nor what a snapshot has beside the weights */
+    char       *report;             /* what was loaded, missing, passed over, by name; at most report_cap bytes */
+    size_t      report_cap;
+} nnt_load_desc;
+NNT_API nnt_result nnt_load_ex(nnt_net *net, const char *path, nnt_load_desc d);
+
+/* Snapshots: the weights and everything else that the future of a run depends on: the optimizer's moments, gradients that
+   wait for more batches, counts of steps, the seeds, the loader's position in its epoch; from inside of nnt_fit also what
+   the epoch counted so far, the history, the best epoch. In the same container, under names that begin with "nntrain.".
+   loader NULL: without. After a kill at any instant there is a whole snapshot. */
+NNT_API nnt_result nnt_snapshot(nnt_net *net, nnt_loader *loader, const char *path);
+/* Puts net and loader where they were: the same steps follow, bit for bit, on the same program and processor. The net has
+   to be compiled as it was then; the learning rate is the one of then, set by nnt_set_learning_rate or not, unless it is
+   compiled with another one now. Where path is missing, path.1 is taken (see nnt_checkpoint_desc.keep). */
+NNT_API nnt_result nnt_resume(nnt_net *net, nnt_loader *loader, const char *path);
 #endif
+
+/* Texts that go with the weights into files: names of classes, where the data came from. Keys "format" and those that
+   begin with "nntrain." are the library's. value NULL takes a text away. Both are copied. */
+NNT_API nnt_result  nnt_set_metadata(nnt_net *net, const char *key, const char *value);
+NNT_API const char *nnt_metadata(const nnt_net *net, const char *key);         /* NULL: there is none */
+NNT_API const char *nnt_metadata_key(const nnt_net *net, int index);           /* in no special order; NULL behind the last */
 
 /* ============================================================================
    Tensors
@@ -7692,6 +7744,25 @@ typedef struct nnti_plan {
     nnt_memory   memory;
 } nnti_plan;
 
+/* Where a run of nnt_fit is; beside the net's and the loader's state all that its future depends on. */
+typedef struct nnti_fit_state {
+    int      resumed;               /* the next nnt_fit goes on from here */
+    int64_t  epoch, batch;          /* batch: done in this epoch */
+    nnt_loss sum;                   /* what the losses of this epoch counted so far */
+    double   samples;               /* of this epoch so far */
+    float    lr;                    /* of the last step */
+    double   start, epoch_start;    /* on nnti_seconds' clock, pauses taken out */
+    double   waited;                /* what the loader's wait_seconds would have been at the start */
+    const nnt_loader *validation;   /* of the nnt_fit that runs */
+    int      validated;             /* the run that goes on had a validation loader: */
+    int64_t  validation_epoch;      /*   where it was, */
+    uint64_t validation_seed;       /*   and under which seed */
+    int64_t  best_epoch;            /* -1: none yet */
+    double   best;                  /* its figure; smaller is better */
+} nnti_fit_state;
+
+typedef struct nnti_text_pair { char *key, *value; } nnti_text_pair;
+
 struct nnt_net {
     nnt_allocator a;
     nnti_error    error;            /* the last one */
@@ -7725,12 +7796,18 @@ struct nnt_net {
     double        pending_weight;
     nnt_loss      last_loss;
     double        last_finite;      /* loss of the last step that had a finite one */
+    float         compiled_lr;      /* before nnt_set_learning_rate */
     nnt_progress_info *history;
     int           history_count;
     size_t        history_cap;
     int           fitting;          /* inside of nnt_fit */
     struct nnti_recorder *profile;  /* what was recorded, or NULL */
     struct nnti_recorder *recording; /* the same while it runs, else NULL */
+    nnti_fit_state fit;
+    nnti_text_pair *metadata;
+    size_t        metadata_cap;
+    int           metadata_count;
+    const struct nnti_file_calls *file_calls;      /* tests put theirs here; NULL: the system's */
 };
 
 static const char *const nnti_kind_names[NNTI_NODE_KINDS] = {
@@ -12039,6 +12116,7 @@ enum {                                      /* beside the system's own error num
     NNTI_SYSTEM_BUSY = -3
 };
 enum { NNTI_TEMPORARIES = 16, NNTI_TEMPORARY_SUFFIX = 16 };     /* names tried; room for ".tmp-15" and the final 0 */
+enum { NNTI_KEEP_MAX = 1000, NNTI_PATH = 4096 };                /* older files; what systems allow in a path */
 enum { NNTI_FILE_BLOCK = 65536 };                               /* a multiple of 8 */
 
 typedef intptr_t nnti_handle;                                   /* a descriptor or a HANDLE; -1: none */
@@ -12111,6 +12189,9 @@ static int nnti_file_rename(void *user, const char *from, const char *to)
     return nnti_system_error();
 }
 static void nnti_file_remove(const char *path) { DeleteFileA(path); }
+static int nnti_file_link(const char *from, const char *to) { return CreateHardLinkA(to, from, NULL) != 0; }
+static int nnti_is_missing(int code) { return code == ERROR_FILE_NOT_FOUND || code == ERROR_PATH_NOT_FOUND; }
+static const char *nnti_follow_links(const char *path, char buffer[NNTI_PATH]) { (void)buffer; return path; }
 
 /* Opens path.tmp-0, or with a higher number when another save is at it: sharing keeps a second writer out. The file may
    be renamed while it is open. */
@@ -12207,6 +12288,30 @@ static int nnti_file_rename(void *user, const char *from, const char *to)
     return rename(from, to) != 0 ? errno : NNTI_SYSTEM_OK;
 }
 static void nnti_file_remove(const char *path) { (void)unlink(path); }
+/* Gives a file a second name, which must be free; 0 where the file system can't. */
+static int nnti_file_link(const char *from, const char *to) { return link(from, to) == 0; }
+static int nnti_is_missing(int code) { return code == ENOENT; }
+
+#if defined(__linux__) && !defined(__cplusplus)
+extern ssize_t readlink(const char *, char *, size_t);          /* strict C hides it */
+#endif
+/* Where a symbolic link leads, that the file there is replaced and not the link; path itself when it is none. */
+static const char *nnti_follow_links(const char *path, char buffer[NNTI_PATH])
+{
+    char link[NNTI_PATH];
+    int hops;
+    for (hops = 0; hops < 40; hops++) {     /* as many as the system follows */
+        ssize_t n = readlink(path, link, sizeof link - 1);
+        const char *slash = strrchr(path, '/');
+        size_t folder = n > 0 && link[0] != '/' && slash ? (size_t)(slash - path) + 1 : 0;
+        if (n <= 0 || folder + (size_t)n >= NNTI_PATH) break;
+        memmove(buffer, path, folder);
+        memcpy(buffer + folder, link, (size_t)n);
+        buffer[folder + (size_t)n] = 0;
+        path = buffer;
+    }
+    return path;
+}
 
 static int nnti_file_is_named(int file, const char *name)
 {
@@ -12344,18 +12449,37 @@ enum { NNTI_ST_HEADER_MAX = 100000000 };    /* the format's own limit */
 enum { NNTI_JSON_DEPTH = 100 };             /* of values that we pass over; the reference stops at 125 */
 enum { NNTI_ST_SHAPE_TEXT = 96, NNTI_ST_NAME_TEXT = 112 };
 
-typedef struct nnti_file_tensor { const char *name; int rank; int64_t size[4]; float *data; } nnti_file_tensor;
-typedef struct nnti_file_pair { const char *key, *value; } nnti_file_pair;
-
-/* The first four are those whose values we read; of the others only the size matters. */
-enum { NNTI_ST_F32, NNTI_ST_F64, NNTI_ST_F16, NNTI_ST_BF16, NNTI_ST_READABLE };
+/* The first four are those that weights may have; snapshots count in I64; of the others only the size matters. */
+enum { NNTI_ST_F32, NNTI_ST_F64, NNTI_ST_F16, NNTI_ST_BF16, NNTI_ST_READABLE, NNTI_ST_I64 = NNTI_ST_READABLE };
 typedef struct nnti_st_dtype { const char *name; int bits; } nnti_st_dtype;
 static const nnti_st_dtype nnti_st_dtypes[] = {
-    { "F32", 32 }, { "F64", 64 }, { "F16", 16 }, { "BF16", 16 },
+    { "F32", 32 }, { "F64", 64 }, { "F16", 16 }, { "BF16", 16 }, { "I64", 64 },
     { "BOOL", 8 }, { "U8", 8 }, { "I8", 8 }, { "U16", 16 }, { "I16", 16 }, { "U32", 32 }, { "I32", 32 },
-    { "U64", 64 }, { "I64", 64 }, { "C64", 64 }, { "F4", 4 }, { "F6_E2M3", 6 }, { "F6_E3M2", 6 }, { "F8_E5M2", 8 },
+    { "U64", 64 }, { "C64", 64 }, { "F4", 4 }, { "F6_E2M3", 6 }, { "F6_E3M2", 6 }, { "F8_E5M2", 8 },
     { "F8_E4M3", 8 }, { "F8_E8M0", 8 }, { "F8_E4M3FNUZ", 8 }, { "F8_E5M2FNUZ", 8 }
 };
+
+/* A tensor as the caller has it. */
+typedef struct nnti_file_tensor {
+    const char *name;
+    int         rank;
+    int64_t     size[4];
+    int         kind;                       /* F32, F64 or I64 */
+    void       *data;                       /* NULL: nnti_st_content.get_fn brings the values */
+    size_t      at;                         /* for get_fn: where they are */
+} nnti_file_tensor;
+typedef struct nnti_file_pair { const char *key, *value; } nnti_file_pair;
+
+/* What a file is made of. */
+typedef struct nnti_st_content {
+    const nnti_file_tensor *t;
+    int                     count;
+    const nnti_file_pair   *metadata;
+    int                     pairs;
+    nnt_result            (*get_fn)(void *user, const nnti_file_tensor *t, int64_t first, int64_t count, void *to);
+    void                   *user;
+    int                     keep;           /* files of this path: the new one and older ones as path.1, path.2, ... */
+} nnti_st_content;
 
 /* A tensor of a file. Strings lie in the header, without a final 0. */
 typedef struct nnti_st_entry {
@@ -12366,15 +12490,18 @@ typedef struct nnti_st_entry {
     int64_t     size[4];
     int64_t     count;                      /* values; -1: more than 2^62 */
     int64_t     begin, end;                 /* bytes in the data */
+    int         used;                       /* the caller asked for it */
 } nnti_st_entry;
 
 typedef struct nnti_st {
     const nnt_allocator *a;
     const nnti_source   *source;
-    const char          *path;              /* for sentences */
+    const char          *verb, *path;       /* for sentences */
     nnti_error          *e;
     char                *header;
     size_t               header_length;
+    char                *metadata;          /* in the header: key, 0, value, 0, and so on */
+    size_t               metadata_length;
     nnti_st_entry       *entries;           /* once opened: sorted by name */
     size_t               count, cap;
 } nnti_st;
@@ -12385,7 +12512,7 @@ static nnt_result nnti_st_fail(const nnti_st *f, nnt_result code, const char *fo
     va_list args;
     if (!f->e) return code;
     t = nnti_text_begin(f->e->text, sizeof f->e->text);
-    nnti_put(&t, "load '%s': ", f->path);
+    nnti_put(&t, "%s '%s': ", f->verb, f->path);
     va_start(args, format);
     nnti_vformat(&t, format, args);
     va_end(args);
@@ -12683,16 +12810,36 @@ static int nnti_st_parse_entry(nnti_json *j, nnti_st_entry *x)
     }
     return seen == NNTI_ST_HAS_ALL || nnti_json_fail(j, "dtype, shape and data_offsets");
 }
-static int nnti_st_parse_metadata(nnti_json *j)
+/* Strings move to the front of where they stood, each with a 0 behind it: that takes less than their quotes did. A pair
+   that holds a 0 itself is left out. */
+static int nnti_st_parse_metadata(nnti_st *f, nnti_json *j)
 {
-    const char *s;
-    size_t n;
+    const char *key, *value;
+    size_t n, m;
+    char *to;
     if (!nnti_json_need(j, '{', "'{'")) return 0;
+    f->metadata = to = j->text + j->at;
     if (nnti_json_take(j, '}')) return 1;
     do {
-        if (!nnti_json_key(j, &s, &n) || !nnti_json_string(j, &s, &n)) return 0;
+        if (!nnti_json_key(j, &key, &n) || !nnti_json_string(j, &value, &m)) return 0;
+        if (memchr(key, 0, n) || memchr(value, 0, m)) continue;
+        memmove(to, key, n);
+        to[n] = 0;
+        memmove(to + n + 1, value, m);
+        to[n + 1 + m] = 0;
+        to += n + m + 2;
+        f->metadata_length = (size_t)(to - f->metadata);
     } while (nnti_json_take(j, ','));
     return nnti_json_need(j, '}', "',' or '}'");
+}
+/* The pair at *at, which moves on; 0 at the end. */
+static int nnti_st_next_pair(const nnti_st *f, size_t *at, nnti_file_pair *pair)
+{
+    if (*at >= f->metadata_length) return 0;
+    pair->key = f->metadata + *at;
+    pair->value = pair->key + strlen(pair->key) + 1;
+    *at = (size_t)(pair->value - f->metadata) + strlen(pair->value) + 1;
+    return 1;
 }
 /* Fills f->entries in the header's order. *room is set to 0 when there was no memory for them. */
 static int nnti_st_parse_members(nnti_st *f, nnti_json *j, int *room)
@@ -12708,7 +12855,7 @@ static int nnti_st_parse_members(nnti_st *f, nnti_json *j, int *room)
         if (!nnti_json_key(j, &x.name, &x.name_length)) return 0;
         if (nnti_string_is(x.name, x.name_length, "__metadata__")) {
             if (metadata++) return nnti_json_fail(j, "__metadata__ once");
-            if (!nnti_st_parse_metadata(j)) return 0;
+            if (!nnti_st_parse_metadata(f, j)) return 0;
             continue;
         }
         if (!nnti_st_parse_entry(j, &x)) return 0;
@@ -12849,6 +12996,13 @@ static nnt_result nnti_st_read(const nnti_st *f, int64_t at, void *to, size_t by
 static uint32_t nnti_get_le16(const unsigned char *p) { return (uint32_t)(p[0] | p[1] << 8); }
 static uint32_t nnti_get_le32(const unsigned char *p) { return nnti_get_le16(p) | nnti_get_le16(p + 2) << 16; }
 static uint64_t nnti_get_le64(const unsigned char *p) { return nnti_get_le32(p) | (uint64_t)nnti_get_le32(p + 4) << 32; }
+static int nnti_little_endian(void)
+{
+    uint16_t one = 1;
+    unsigned char first;
+    memcpy(&first, &one, 1);
+    return first == 1;
+}
 static void nnti_put_le32(unsigned char *p, uint32_t v)
 {
     p[0] = (unsigned char)v;
@@ -12895,13 +13049,14 @@ static void nnti_st_close(nnti_st *f)
     nnti_free(f->a, f->header, f->header_length);
 }
 /* Reads the header and checks all that it says. To be closed in either case. */
-static nnt_result nnti_st_open(nnti_st *f, const nnt_allocator *a, const nnti_source *source, const char *path,
-                               nnti_error *e)
+static nnt_result nnti_st_open(nnti_st *f, const nnt_allocator *a, const nnti_source *source, const char *verb,
+                               const char *path, nnti_error *e)
 {
     nnt_result r;
     memset(f, 0, sizeof *f);
     f->a = a;
     f->source = source;
+    f->verb = verb;
     f->path = path;
     f->e = e;
     r = nnti_st_read_header(f);
@@ -13023,77 +13178,83 @@ static int nnti_file_tensor_bytes(const nnti_file_tensor *t, int count, size_t *
     }
     return 1;
 }
-/* Reads t[0 .. count-1], one after the other, into *values, which the caller gives back (nnti_free, *bytes). The memory
-   is taken only after everything was found to fit; *values is NULL after an error. */
-static nnt_result nnti_st_fetch(const nnt_allocator *a, const nnti_source *source, const char *path,
-                                const nnti_file_tensor *t, int count, float **values, size_t *bytes, nnti_error *e)
+/* Reads t[0 .. count-1], all F32, one after the other, into *values, which the caller gives back (nnti_free, *bytes).
+   The memory is taken only after everything was found to fit; *values is NULL after an error. */
+static nnt_result nnti_st_fetch(const nnti_st *f, const nnti_file_tensor *t, int count, float **values, size_t *bytes)
 {
-    nnti_st f;
     unsigned char *block = NULL;
     float *to = NULL;
     size_t done = 0;
     int i;
-    nnt_result r = nnti_st_open(&f, a, source, path, e);
+    nnt_result r = NNT_OK;
     *values = NULL;
     *bytes = 0;
-    for (i = 0; !r && i < count; i++) r = nnti_st_match(&f, &t[i]);
-    if (!r && !nnti_file_tensor_bytes(t, count, bytes)) r = nnti_st_memory(&f, SIZE_MAX);
+    for (i = 0; !r && i < count; i++) r = nnti_st_match(f, &t[i]);
+    if (!r && !nnti_file_tensor_bytes(t, count, bytes)) r = nnti_st_memory(f, SIZE_MAX);
     if (!r) {
-        block = (unsigned char *)nnti_alloc(a, NNTI_FILE_BLOCK);
-        to = (float *)nnti_alloc(a, *bytes);
-        if (!block || !to) r = nnti_st_memory(&f, *bytes + NNTI_FILE_BLOCK);
+        block = (unsigned char *)nnti_alloc(f->a, NNTI_FILE_BLOCK);
+        to = (float *)nnti_alloc(f->a, *bytes);
+        if (!block || !to) r = nnti_st_memory(f, *bytes + NNTI_FILE_BLOCK);
     }
     for (i = 0; !r && i < count; i++) {
-        r = nnti_st_read_values(&f, nnti_st_find(&f, t[i].name), block, to + done);
+        r = nnti_st_read_values(f, nnti_st_find(f, t[i].name), block, to + done);
         done += (size_t)nnti_file_tensor_count(&t[i]);
     }
-    nnti_free(a, block, NNTI_FILE_BLOCK);
-    if (r) nnti_free(a, to, *bytes);
+    nnti_free(f->a, block, NNTI_FILE_BLOCK);
+    if (r) nnti_free(f->a, to, *bytes);
     else *values = to;
-    nnti_st_close(&f);
     return r;
 }
-/* The same from a file. */
-static nnt_result nnti_safetensors_fetch(const nnt_allocator *a, const char *path, const nnti_file_tensor *t, int count,
-                                         float **values, size_t *bytes, nnti_error *e)
+/* An I64 or F64 array of `rank` sizes as it is: at most cap values to `to`. Its sizes to size; a file without it gives
+   sizes of 0. */
+static nnt_result nnti_st_read_array(const nnti_st *f, const char *name, int kind, int rank, int64_t *size, void *to, size_t cap)
 {
-    nnti_source source;
-    nnti_handle h;
-    nnti_reason why;
+    const nnti_st_entry *x = nnti_st_find(f, name);
+    char *p = (char *)to;
+    int64_t i;
     nnt_result r;
-    int code = nnti_file_open(path, &h, &source.length);
-    *values = NULL;
-    if (code)
-        return nnti_set_error(e, NNT_ERR_FILE, "load '%s': can't be opened: %s", path, nnti_reason_text(&why, code));
-    source.read_fn = nnti_file_read_at;
-    source.user = &h;
-    r = nnti_st_fetch(a, &source, path, t, count, values, bytes, e);
-    (void)nnti_file_close(NULL, h);         /* was only read from */
+    memset(size, 0, (size_t)rank * sizeof *size);
+    if (!x) return NNT_OK;
+    if (x->kind != kind || x->rank != rank || (uint64_t)x->count > cap)
+        return nnti_st_fail(f, NNT_ERR_UNSUPPORTED, "'%s' is not as this version writes it; take the version that wrote it", name);
+    memcpy(size, x->size, (size_t)rank * sizeof *size);
+    r = nnti_st_read(f, 8 + (int64_t)f->header_length + x->begin, to, (size_t)(x->end - x->begin));
+    for (i = 0; !r && i < x->count; i++) {
+        uint64_t v = nnti_get_le64((unsigned char *)p + 8 * i);
+        memcpy(p + 8 * i, &v, 8);
+    }
     return r;
 }
-/* Fills t[i].data for all i, or nothing after an error. Besides the header it takes as much memory as the values do,
-   since a disk may fail at the last block. Tensors that the file has beyond t are passed over. */
-static nnt_result nnti_safetensors_read(const nnt_allocator *a, const char *path, nnti_file_tensor *t, int count,
-                                        nnti_error *e)
+
+/* A file that is open, to be closed in either case. */
+typedef struct nnti_st_file { nnti_st st; nnti_source source; nnti_handle h; } nnti_st_file;
+
+static nnt_result nnti_st_file_open(nnti_st_file *f, const nnt_allocator *a, const char *verb, const char *path, nnti_error *e)
 {
-    float *values;
-    size_t bytes, done = 0;
-    int i;
-    nnt_result r = nnti_safetensors_fetch(a, path, t, count, &values, &bytes, e);
-    if (r) return r;
-    for (i = 0; i < count; i++) {
-        size_t n = (size_t)nnti_file_tensor_count(&t[i]);
-        if (n) memcpy(t[i].data, values + done, n * sizeof(float));
-        done += n;
-    }
-    nnti_free(a, values, bytes);
-    return NNT_OK;
+    nnti_reason why;
+    int code;
+    memset(f, 0, sizeof *f);
+    f->h = -1;
+    f->st.a = a;
+    code = nnti_file_open(path, &f->h, &f->source.length);
+    if (code)
+        return nnti_set_error(e, NNT_ERR_FILE, "%s '%s': can't be opened: %s", verb, path, nnti_reason_text(&why, code));
+    f->source.read_fn = nnti_file_read_at;
+    f->source.user = &f->h;
+    return nnti_st_open(&f->st, a, &f->source, verb, path, e);
+}
+static void nnti_st_file_close(nnti_st_file *f)
+{
+    nnti_st_close(&f->st);
+    if (f->h != -1) (void)nnti_file_close(NULL, f->h);          /* was only read from */
 }
 
 /* The header with its length in front. 0 when the data passes 2^62 bytes. */
-static int nnti_st_put_header(nnti_text *text, const nnti_file_tensor *t, int count, const nnti_file_pair *metadata,
-                              int pairs)
+static int nnti_st_put_header(nnti_text *text, const nnti_st_content *c)
 {
+    const nnti_file_tensor *t = c->t;
+    const nnti_file_pair *metadata = c->metadata;
+    int count = c->count, pairs = c->pairs;
     int64_t at = 0;
     int i, k;
     nnti_put_char(text, '{');
@@ -13107,11 +13268,11 @@ static int nnti_st_put_header(nnti_text *text, const nnti_file_tensor *t, int co
     }
     if (pairs > 0) nnti_put_string(text, count > 0 ? "}," : "}");
     for (i = 0; i < count; i++) {
-        int64_t bytes = nnti_mul64(nnti_file_tensor_count(&t[i]), (int64_t)sizeof(float));
+        int64_t bytes = nnti_mul64(nnti_file_tensor_count(&t[i]), nnti_st_dtypes[t[i].kind].bits / 8);
         if (bytes < 0 || at > ((int64_t)1 << 62) - bytes) return 0;
         nnti_put_string(text, i ? ",\"" : "\"");
         nnti_put_json(text, t[i].name, strlen(t[i].name));
-        nnti_put_string(text, "\":{\"dtype\":\"F32\",\"shape\":[");
+        nnti_put(text, "\":{\"dtype\":\"%s\",\"shape\":[", nnti_st_dtypes[t[i].kind].name);
         for (k = 0; k < t[i].rank; k++) nnti_put(text, k ? ",%I" : "%I", t[i].size[k]);
         nnti_put(text, "],\"data_offsets\":[%I,%I]}", at, at + bytes);
         at += bytes;
@@ -13120,72 +13281,125 @@ static int nnti_st_put_header(nnti_text *text, const nnti_file_tensor *t, int co
     while (text->length % 8 != 0) nnti_put_char(text, ' ');      /* values start aligned */
     return 1;
 }
+static nnt_result nnti_st_bad_name(const char *path, const char *name, const char *why, nnti_error *e)
+{
+    char text[NNTI_ST_NAME_TEXT];
+    return nnti_set_error(e, NNT_ERR_ARGUMENT, "save '%s': the name '%s' %s; give the layer another one (nnt_name)",
+                          path, nnti_st_name_text(text, name, strlen(name)), why);
+}
+static nnt_result nnti_st_check_unique(const nnt_allocator *a, const char *path, const nnti_st_content *c, nnti_error *e)
+{
+    nnti_st_entry *x = (nnti_st_entry *)nnti_zalloc(a, (size_t)c->count, sizeof *x);
+    nnt_result r = NNT_OK;
+    int i;
+    if (!x) return nnti_set_error(e, NNT_ERR_MEMORY, "save '%s': out of memory; needs %B", path, (size_t)c->count * sizeof *x);
+    for (i = 0; i < c->count; i++) {
+        x[i].name = c->t[i].name;
+        x[i].name_length = strlen(c->t[i].name);
+    }
+    nnti_st_sort(x, (size_t)c->count, nnti_st_by_name);
+    for (i = 1; i < c->count && !r; i++)
+        if (!nnti_st_by_name(&x[i - 1], &x[i])) r = nnti_st_bad_name(path, x[i].name, "names two tensors", e);
+    nnti_free(a, x, (size_t)c->count * sizeof *x);
+    return r;
+}
 /* Names have to be such that the file can be read again. */
-static nnt_result nnti_st_check_write(const char *path, const nnti_file_tensor *t, int count,
-                                      const nnti_file_pair *metadata, int pairs, nnti_error *e)
+static nnt_result nnti_st_check_write(const nnt_allocator *a, const char *path, const nnti_st_content *c, nnti_error *e)
 {
     char name[NNTI_ST_NAME_TEXT];
-    int i, k;
-    for (i = 0; i < count; i++) {
-        const char *why = NULL;
-        if (!nnti_utf8_valid(t[i].name, strlen(t[i].name))) why = "is not UTF-8";
-        else if (strcmp(t[i].name, "__metadata__") == 0) why = "is taken by the format";
-        for (k = 0; k < i && !why; k++) if (strcmp(t[i].name, t[k].name) == 0) why = "names two tensors";
-        if (why)
-            return nnti_set_error(e, NNT_ERR_ARGUMENT,
-                                  "save '%s': the name '%s' %s; give the layer another one (nnt_name)",
-                                  path, nnti_st_name_text(name, t[i].name, strlen(t[i].name)), why);
+    int i;
+    for (i = 0; i < c->count; i++) {
+        if (!nnti_utf8_valid(c->t[i].name, strlen(c->t[i].name))) return nnti_st_bad_name(path, c->t[i].name, "is not UTF-8", e);
+        if (strcmp(c->t[i].name, "__metadata__") == 0) return nnti_st_bad_name(path, c->t[i].name, "is taken by the format", e);
     }
-    for (i = 0; i < pairs; i++)
-        if (!nnti_utf8_valid(metadata[i].key, strlen(metadata[i].key))
-            || !nnti_utf8_valid(metadata[i].value, strlen(metadata[i].value)))
+    for (i = 0; i < c->pairs; i++)
+        if (!nnti_utf8_valid(c->metadata[i].key, strlen(c->metadata[i].key))
+            || !nnti_utf8_valid(c->metadata[i].value, strlen(c->metadata[i].value)))
             return nnti_set_error(e, NNT_ERR_ARGUMENT, "save '%s': metadata '%s' is not UTF-8",
-                                  path, nnti_st_name_text(name, metadata[i].key, strlen(metadata[i].key)));
-    return NNT_OK;
+                                  path, nnti_st_name_text(name, c->metadata[i].key, strlen(c->metadata[i].key)));
+    return nnti_st_check_unique(a, path, c, e);
 }
-/* w->used is a multiple of 4 here, since the header is one of 8. */
-static void nnti_st_write_values(nnti_writer *w, const float *from, size_t count)
+/* Turns values around where numbers are not little-endian. */
+static void nnti_swap_to_le(unsigned char *p, size_t count, size_t width)
 {
-    size_t i, n;
-    for (; count > 0 && !w->code; count -= n, from += n) {
-        n = (NNTI_FILE_BLOCK - w->used) / 4;
-        if (n > count) n = count;
-        for (i = 0; i < n; i++) {
-            uint32_t bits;
-            memcpy(&bits, from + i, 4);
-            nnti_put_le32(w->block + w->used + 4 * i, bits);
+    size_t i, k;
+    if (nnti_little_endian()) return;
+    for (i = 0; i < count; i++, p += width)
+        for (k = 0; k < width / 2; k++) {
+            unsigned char c = p[k];
+            p[k] = p[width - 1 - k];
+            p[width - 1 - k] = c;
         }
-        w->used += 4 * n;
+}
+static nnt_result nnti_st_write_values(nnti_writer *w, const nnti_st_content *c, const nnti_file_tensor *t)
+{
+    int64_t first = 0, count = nnti_file_tensor_count(t);
+    size_t width = (size_t)nnti_st_dtypes[t->kind].bits / 8, n;
+    nnt_result r = NNT_OK;
+    for (; first < count && !w->code && !r; first += (int64_t)n) {
+        if (NNTI_FILE_BLOCK - w->used < width) nnti_writer_flush(w);
+        n = (NNTI_FILE_BLOCK - w->used) / width;
+        if ((uint64_t)(count - first) < n) n = (size_t)(count - first);
+        if (t->data) memcpy(w->block + w->used, (const char *)t->data + (size_t)first * width, n * width);
+        else r = c->get_fn(c->user, t, first, (int64_t)n, w->block + w->used);
+        nnti_swap_to_le(w->block + w->used, n, width);
+        w->used += n * width;
         if (w->used == NNTI_FILE_BLOCK) nnti_writer_flush(w);
     }
+    return r;
 }
-/* Everything behind the check of names, with memory at hand: name has room for path and NNTI_TEMPORARY_SUFFIX. */
-static nnt_result nnti_st_write_file(const nnti_file_calls *calls, const char *path, char *name, size_t name_cap,
-                                     unsigned char *block, const char *header, size_t header_length,
-                                     const nnti_file_tensor *t, int count, nnti_error *e)
+/* path.1 becomes path.2 and so on, and path is path.1 too. There is no moment without a file called path, except where
+   the file system gives a file one name only. Returns an error number. */
+static int nnti_keep_older(const nnti_file_calls *calls, const char *path, char *from, char *to, size_t cap, int keep)
 {
+    int k, code;
+    for (k = keep - 1; k > 0; k--) {
+        nnti_format(to, cap, "%s.%d", path, k);
+        if (k > 1) nnti_format(from, cap, "%s.%d", path, k - 1);
+        else nnti_file_remove(to);          /* was renamed, or is the only one to be kept */
+        if (k == 1 && nnti_file_link(path, to)) break;
+        code = calls->rename_fn(calls->user, k > 1 ? from : path, to);
+        if (code && !nnti_is_missing(code)) return code;
+    }
+    return NNTI_SYSTEM_OK;
+}
+/* Memory of a save: names have room for the path and NNTI_TEMPORARY_SUFFIX. */
+typedef struct nnti_st_room { char *header, *name[3]; unsigned char *block; size_t header_length, name_cap; } nnti_st_room;
+
+/* Everything behind the check of names, with memory at hand. */
+static nnt_result nnti_st_write_file(const nnti_file_calls *calls, const char *path, const nnti_st_room *room,
+                                     const nnti_st_content *c, nnti_error *e)
+{
+    char *name = room->name[0];
     nnti_writer w;
     nnti_handle folder;
     nnti_reason why;
     unsigned char start[8];
     const char *step = "writing";
     int i, code, closed;
-    code = nnti_temporary_open(path, name, name_cap, &w.h);
+    nnt_result r = NNT_OK;
+    code = nnti_temporary_open(path, name, room->name_cap, &w.h);
     if (code)
         return nnti_set_error(e, NNT_ERR_FILE, "save '%s': can't be created: %s", path, nnti_reason_text(&why, code));
     w.calls = calls;
-    w.block = block;
+    w.block = room->block;
     w.used = 0;
     w.code = 0;
-    nnti_put_le32(start, (uint32_t)header_length);      /* at most NNTI_ST_HEADER_MAX */
+    nnti_put_le32(start, (uint32_t)room->header_length);        /* at most NNTI_ST_HEADER_MAX */
     nnti_put_le32(start + 4, 0);
     nnti_writer_put(&w, start, 8);
-    nnti_writer_put(&w, header, header_length);
-    for (i = 0; i < count; i++) nnti_st_write_values(&w, t[i].data, (size_t)nnti_file_tensor_count(&t[i]));
+    nnti_writer_put(&w, room->header, room->header_length);
+    for (i = 0; i < c->count && !r; i++) r = nnti_st_write_values(&w, c, &c->t[i]);
+    if (r) {                                /* the device failed, and has said so */
+        (void)calls->close_fn(calls->user, w.h);
+        nnti_file_remove(name);
+        return r;
+    }
     nnti_writer_flush(&w);
     code = w.code;
     if (!code) { step = "flushing"; code = calls->flush_fn(calls->user, w.h); }
-    if (!code) { step = "renaming"; code = calls->rename_fn(calls->user, name, path); }
+    if (!code) { step = "renaming"; code = nnti_keep_older(calls, path, room->name[1], room->name[2], room->name_cap, c->keep); }
+    if (!code) code = calls->rename_fn(calls->user, name, path);
     if (code) {
         (void)calls->close_fn(calls->user, w.h);
         nnti_file_remove(name);
@@ -13206,47 +13420,46 @@ static nnt_result nnti_st_write_file(const nnti_file_calls *calls, const char *p
                               path, nnti_reason_text(&why, code));
     return NNT_OK;
 }
-/* nnti_safetensors_write with system calls of the caller's choice. */
+/* Writes c's tensors in their order; metadata are strings for whoever reads the file. The new file takes the old one's
+   place only when it is whole and on the disk; after an error the old one is still there. Of a link, what it leads to is
+   replaced. */
 static nnt_result nnti_st_write(const nnti_file_calls *calls, const nnt_allocator *a, const char *path,
-                                const nnti_file_tensor *t, int count, const nnti_file_pair *metadata, int pairs,
-                                nnti_error *e)
+                                const nnti_st_content *c, nnti_error *e)
 {
+    char linked[NNTI_PATH];
     nnti_text text = nnti_text_begin(NULL, 0);
-    size_t name_cap = strlen(path) + NNTI_TEMPORARY_SUFFIX, header_cap;
-    char *header, *name;
-    unsigned char *block;
-    nnt_result r = nnti_st_check_write(path, t, count, metadata, pairs, e);
+    nnti_st_room room;
+    size_t header_cap, names;
+    nnt_result r;
+    path = nnti_follow_links(path, linked);
+    r = nnti_st_check_write(a, path, c, e);
     if (r) return r;
-    if (!nnti_st_put_header(&text, t, count, metadata, pairs) || text.length > NNTI_ST_HEADER_MAX)
+    if (!nnti_st_put_header(&text, c) || text.length > NNTI_ST_HEADER_MAX)
         return nnti_set_error(e, NNT_ERR_UNSUPPORTED,
                               "save '%s': too large for safetensors: its header may have %d bytes and needs %z",
                               path, (int)NNTI_ST_HEADER_MAX, text.length);
     header_cap = text.length + 1;
-    header = (char *)nnti_alloc(a, header_cap);
-    name = (char *)nnti_alloc(a, name_cap);
-    block = (unsigned char *)nnti_alloc(a, NNTI_FILE_BLOCK);
-    if (header && name && block) {
-        text = nnti_text_begin(header, header_cap);
-        nnti_st_put_header(&text, t, count, metadata, pairs);
+    room.header_length = text.length;
+    room.name_cap = strlen(path) + NNTI_TEMPORARY_SUFFIX;
+    names = 3 * room.name_cap;
+    room.header = (char *)nnti_alloc(a, header_cap);
+    room.name[0] = (char *)nnti_alloc(a, names);
+    room.block = (unsigned char *)nnti_alloc(a, NNTI_FILE_BLOCK);
+    if (room.header && room.name[0] && room.block) {
+        room.name[1] = room.name[0] + room.name_cap;
+        room.name[2] = room.name[1] + room.name_cap;
+        text = nnti_text_begin(room.header, header_cap);
+        nnti_st_put_header(&text, c);
         nnti_text_end(&text);
-        r = nnti_st_write_file(calls, path, name, name_cap, block, header, text.length, t, count, e);
+        r = nnti_st_write_file(calls, path, &room, c, e);
     } else {
         r = nnti_set_error(e, NNT_ERR_MEMORY,
-                           "save '%s': out of memory; needs %B", path, header_cap + name_cap + NNTI_FILE_BLOCK);
+                           "save '%s': out of memory; needs %B", path, header_cap + names + NNTI_FILE_BLOCK);
     }
-    nnti_free(a, block, NNTI_FILE_BLOCK);
-    nnti_free(a, name, name_cap);
-    nnti_free(a, header, header_cap);
+    nnti_free(a, room.block, NNTI_FILE_BLOCK);
+    nnti_free(a, room.name[0], names);
+    nnti_free(a, room.header, header_cap);
     return r;
-}
-/* Writes t[0 .. count-1] as F32 in that order; metadata are strings for whoever reads the file. The new file takes the
-   old one's place only when it is whole and on the disk; after an error the old one is still there. A link is replaced
-   by the file. */
-static nnt_result nnti_safetensors_write(const nnt_allocator *a, const char *path, const nnti_file_tensor *t, int count,
-                                         const nnti_file_pair *metadata, int pairs, nnti_error *e)
-{
-    nnti_file_calls calls = nnti_file_calls_default();
-    return nnti_st_write(&calls, a, path, t, count, metadata, pairs, e);
 }
 #endif /* NNT_NO_STDIO */
 
@@ -13871,6 +14084,79 @@ NNT_API nnt_net *nnt_new(const nnt_allocator *allocator)
     net->input = net->loss_node = net->output_node = -1;
     return net;
 }
+
+/* ---- metadata */
+
+static int nnti_find_metadata(const nnt_net *net, const char *key)
+{
+    int i;
+    for (i = 0; i < net->metadata_count; i++) if (strcmp(net->metadata[i].key, key) == 0) return i;
+    return -1;
+}
+static void nnti_free_text(const nnt_allocator *a, char *text)
+{
+    if (text) nnti_free(a, text, strlen(text) + 1);
+}
+static char *nnti_copy_text(const nnt_allocator *a, const char *text)
+{
+    char *copy = (char *)nnti_alloc(a, strlen(text) + 1);
+    if (copy) memcpy(copy, text, strlen(text) + 1);
+    return copy;
+}
+static void nnti_remove_metadata(nnt_net *net, int index)
+{
+    nnti_free_text(&net->a, net->metadata[index].key);
+    nnti_free_text(&net->a, net->metadata[index].value);
+    net->metadata[index] = net->metadata[--net->metadata_count];
+}
+/* 0 when memory is out; everything as before then. */
+static int nnti_put_metadata(nnt_net *net, const char *key, const char *value)
+{
+    int at = nnti_find_metadata(net, key), fresh = at < 0;
+    char *k = fresh ? nnti_copy_text(&net->a, key) : NULL, *v = nnti_copy_text(&net->a, value);
+    void *list = net->metadata;
+    if (fresh && k && v) {
+        at = net->metadata_count;
+        if (!nnti_grow(&net->a, &list, &net->metadata_cap, (size_t)at + 1, sizeof *net->metadata)) at = -1;
+        net->metadata = (nnti_text_pair *)list;
+    }
+    if (at < 0 || !v) {
+        nnti_free_text(&net->a, k);
+        nnti_free_text(&net->a, v);
+        return 0;
+    }
+    if (fresh) {
+        net->metadata[at].key = k;
+        net->metadata_count++;
+    } else {
+        nnti_free_text(&net->a, net->metadata[at].value);
+    }
+    net->metadata[at].value = v;
+    return 1;
+}
+static int nnti_is_own_key(const char *key) { return strcmp(key, "format") == 0 || strncmp(key, "nntrain.", 8) == 0; }
+
+NNT_API nnt_result nnt_set_metadata(nnt_net *net, const char *key, const char *value)
+{
+    int at;
+    if (!net) return NNT_ERR_ARGUMENT;
+    if (!key || !*key) return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "nnt_set_metadata: the key is %s", key ? "empty" : "NULL");
+    if (nnti_is_own_key(key)) return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "nnt_set_metadata: '%s' is one of the library's own keys; choose another", key);
+    if (value) return nnti_put_metadata(net, key, value) ? NNT_OK : nnti_set_error(&net->error, NNT_ERR_MEMORY, "nnt_set_metadata: out of memory");
+    at = nnti_find_metadata(net, key);
+    if (at >= 0) nnti_remove_metadata(net, at);
+    return NNT_OK;
+}
+NNT_API const char *nnt_metadata(const nnt_net *net, const char *key)
+{
+    int at = net && key ? nnti_find_metadata(net, key) : -1;
+    return at >= 0 ? net->metadata[at].value : NULL;
+}
+NNT_API const char *nnt_metadata_key(const nnt_net *net, int index)
+{
+    return net && index >= 0 && index < net->metadata_count ? net->metadata[index].key : NULL;
+}
+
 NNT_API void nnt_free(nnt_net *net)
 {
     nnt_allocator a;
@@ -13893,6 +14179,8 @@ NNT_API void nnt_free(nnt_net *net)
     nnti_free(&a, net->edges, net->edge_cap * sizeof *net->edges);
     nnti_free(&a, net->params, net->param_cap * sizeof *net->params);
     nnti_free(&a, net->history, net->history_cap * sizeof *net->history);
+    while (net->metadata_count) nnti_remove_metadata(net, net->metadata_count - 1);
+    nnti_free(&a, net->metadata, net->metadata_cap * sizeof *net->metadata);
     nnti_free(&a, net, sizeof *net);
 }
 NNT_API const char *nnt_error(const nnt_net *net) { return net ? net->error.text : "out of memory"; }
@@ -14236,6 +14524,7 @@ NNT_API nnt_result nnt_compile(nnt_net *net, nnt_node loss, nnt_compile_desc des
         return r;
     }
     net->desc.device = net->on->text;
+    net->compiled_lr = desc.optimizer.lr;
     net->compiled = 1;
     return NNT_OK;
 }
@@ -14259,31 +14548,6 @@ NNT_API const char *nnt_param_name(const nnt_net *net, int index)
     int i = net ? nnti_named_param(net, index) : -1;
     return i >= 0 && net->params[i].name ? net->params[i].name : "";
 }
-
-#ifndef NNT_NO_STDIO
-/* What >>file sees of a net: its named parameters as host arrays. */
-static int nnti_net_tensor_count(const nnt_net *net) { return nnt_param_count(net); }
-static nnt_result nnti_net_tensor_get(nnt_net *net, int index, nnti_file_tensor *t)
-{
-    const nnti_param *p = &net->params[nnti_named_param(net, index)];
-    t->name = p->name;
-    t->rank = p->rank;
-    memcpy(t->size, p->size, sizeof p->size);
-    return NNT_OK;
-}
-static nnt_result nnti_net_upload(nnt_net *net, int index, const float *from)
-{
-    const nnti_param *p = &net->params[nnti_named_param(net, index)];
-    nnt_result r = net->on->backend->upload(net->on->device, net->memory + p->offset, from, (size_t)p->count * sizeof *from);
-    return r ? nnti_device_failed(net, net->on, r, "load") : NNT_OK;
-}
-static nnt_result nnti_net_download(nnt_net *net, int index, float *to)
-{
-    const nnti_param *p = &net->params[nnti_named_param(net, index)];
-    nnt_result r = net->on->backend->download(net->on->device, to, net->memory + p->offset, (size_t)p->count * sizeof *to);
-    return r ? nnti_device_failed(net, net->on, r, "save") : NNT_OK;
-}
-#endif
 
 static int nnti_find_param(nnt_net *net, const char *where, const char *name)
 {
@@ -16066,16 +16330,589 @@ NNT_API nnt_result nnt_predict(nnt_net *net, const float *x, int64_t count, floa
     return r;
 }
 
-/* ============================================================================
-   >>fit    Whole runs: evaluation, epochs, progress
-   ============================================================================ */
-
 /* The error of a loader or of its data set becomes the net's. */
 static nnt_result nnti_loader_failed(nnt_net *net, const nnt_loader *loader, const char *where)
 {
     nnt_result r = nnt_loader_error_code(loader);
     return nnti_set_error(&net->error, r ? r : NNT_ERR_ARGUMENT, "%s: %s", where, nnt_loader_error(loader));
 }
+
+#ifndef NNT_NO_STDIO
+/* ============================================================================
+   >>weights    Nets as files: nnt_save, nnt_load
+   Lists the arrays in a net's memory under the names that files have for them; >>safetensors reads and writes them.
+   ============================================================================ */
+
+/* Arrays that hold something for each parameter: base is where they begin in the net's memory, in floats. */
+typedef struct nnti_family { const char *prefix; size_t base; } nnti_family;
+enum { NNTI_FAMILIES = 4 };
+
+/* Weights, or all that a snapshot has: names as torch.optim's. Only weights are there for running statistics too. */
+static int nnti_families(const nnt_net *net, int snapshot, int pending, nnti_family f[NNTI_FAMILIES])
+{
+    static const char *const moment[3][2] = { { NULL, NULL }, { "nntrain.momentum_buffer.", NULL }, { "nntrain.exp_avg.", "nntrain.exp_avg_sq." } };
+    const nnt_memory *m = &net->plan.memory;
+    size_t grads = m->params / sizeof(float), moments = grads + m->grads / sizeof(float);
+    int count = nnti_moments(&net->desc.optimizer), n = 0, i;
+    f[n].prefix = "";
+    f[n++].base = 0;
+    if (!snapshot) return n;
+    for (i = 0; i < count; i++) {
+        f[n].prefix = moment[count][i];
+        f[n++].base = moments + (size_t)i * net->plan.trained_floats;
+    }
+    if (pending) {
+        f[n].prefix = "nntrain.grad.";
+        f[n++].base = grads;
+    }
+    return n;
+}
+
+typedef struct nnti_arrays {
+    nnti_file_tensor *t;
+    int    count, cap;
+    char  *names;                           /* one behind the other */
+    size_t names_bytes;
+} nnti_arrays;
+
+static void nnti_arrays_free(const nnt_allocator *a, nnti_arrays *x)
+{
+    nnti_free(a, x->t, (size_t)x->cap * sizeof *x->t);
+    nnti_free(a, x->names, x->names_bytes);
+}
+/* Whether parameters of this name are in a family. */
+static int nnti_in_family(const nnti_param *p, int family)
+{
+    return p->kind == NNTI_PARAM_TRAINED || (p->kind == NNTI_PARAM_RUNNING && family == 0);
+}
+static int nnti_starts_with(const char *s, const char *start) { return !start || strncmp(s, start, strlen(start)) == 0; }
+
+/* Lists the families' arrays behind `extra` empty places. of: names to take and how the file changes them. To be freed in
+   either case. */
+static nnt_result nnti_list_arrays(nnt_net *net, const char *where, const nnti_family *f, int families, int extra,
+                                   const nnt_load_desc *of, nnti_arrays *x)
+{
+    size_t cut = of->prefix ? strlen(of->prefix) : 0;
+    const char *put = of->file_prefix ? of->file_prefix : "";
+    char *to;
+    int i, k;
+    memset(x, 0, sizeof *x);
+    x->cap = extra;
+    for (k = 0; k < families; k++)
+        for (i = 0; i < net->param_count; i++)
+            if (nnti_in_family(&net->params[i], k)) {
+                x->cap++;
+                x->names_bytes += strlen(f[k].prefix) + strlen(put) + strlen(net->params[i].name) + 1;
+            }
+    x->t = (nnti_file_tensor *)nnti_zalloc(&net->a, (size_t)x->cap, sizeof *x->t);
+    x->names = to = (char *)nnti_alloc(&net->a, x->names_bytes);
+    if (!x->t || !x->names) return nnti_set_error(&net->error, NNT_ERR_MEMORY, "%s: out of memory", where);
+    x->count = extra;
+    for (k = 0; k < families; k++)
+        for (i = 0; i < net->param_count; i++) {
+            const nnti_param *p = &net->params[i];
+            nnti_file_tensor *t = &x->t[x->count];
+            if (!nnti_in_family(p, k) || !nnti_starts_with(p->name, of->prefix)
+                || (of->exclude && nnti_starts_with(p->name, of->exclude))) continue;
+            t->name = to;
+            to += nnti_format(to, x->names_bytes - (size_t)(to - x->names), "%s%s%s", f[k].prefix, put, p->name + cut) + 1;
+            t->rank = p->rank;
+            memcpy(t->size, p->size, sizeof p->size);
+            t->at = f[k].base + p->offset;
+            x->count++;
+        }
+    return NNT_OK;
+}
+
+static nnt_result nnti_net_get(void *user, const nnti_file_tensor *t, int64_t first, int64_t count, void *to)
+{
+    nnt_net *net = (nnt_net *)user;
+    nnt_result r = net->on->backend->download(net->on->device, to, net->memory + t->at + first, (size_t)count * sizeof(float));
+    return r ? nnti_device_failed(net, net->on, r, "save") : NNT_OK;
+}
+static nnt_result nnti_write_arrays(nnt_net *net, const char *path, const nnti_arrays *x, int keep)
+{
+    nnti_file_calls calls = net->file_calls ? *net->file_calls : nnti_file_calls_default();
+    size_t pairs = (size_t)net->metadata_count + 2;
+    nnti_file_pair *pair = (nnti_file_pair *)nnti_zalloc(&net->a, pairs, sizeof *pair);
+    nnti_st_content c;
+    char version[32];
+    nnt_result r;
+    int i;
+    if (!pair) return nnti_set_error(&net->error, NNT_ERR_MEMORY, "save '%s': out of memory", path);
+    nnti_format(version, sizeof version, "%d.%d.%d", NNT_VERSION_MAJOR, NNT_VERSION_MINOR, NNT_VERSION_PATCH);
+    pair[0].key = "format";                 /* shapes and order are PyTorch's */
+    pair[0].value = "pt";
+    pair[1].key = "nntrain.version";
+    pair[1].value = version;
+    for (i = 0; i < net->metadata_count; i++) {
+        pair[2 + i].key = net->metadata[i].key;
+        pair[2 + i].value = net->metadata[i].value;
+    }
+    memset(&c, 0, sizeof c);
+    c.t = x->t;
+    c.count = x->count;
+    c.metadata = pair;
+    c.pairs = (int)pairs;
+    c.get_fn = nnti_net_get;
+    c.user = net;
+    c.keep = keep;
+    r = nnti_st_write(&calls, &net->a, path, &c, &net->error);
+    nnti_free(&net->a, pair, pairs * sizeof *pair);
+    return r;
+}
+/* values: all arrays of x from `first` on, one behind the other. */
+static nnt_result nnti_upload_arrays(nnt_net *net, const nnti_arrays *x, int first, const float *values, const char *where)
+{
+    int i;
+    for (i = first; i < x->count; i++) {
+        size_t n = (size_t)nnti_file_tensor_count(&x->t[i]);
+        nnt_result r = net->on->backend->upload(net->on->device, net->memory + x->t[i].at, values, n * sizeof *values);
+        if (r) return nnti_device_failed(net, net->on, r, where);
+        values += n;
+    }
+    return NNT_OK;
+}
+/* The file's texts become the net's. */
+static nnt_result nnti_take_metadata(nnt_net *net, const nnti_st *f)
+{
+    nnti_file_pair pair;
+    size_t at = 0;
+    while (nnti_st_next_pair(f, &at, &pair))
+        if (!nnti_is_own_key(pair.key) && *pair.key && !nnti_put_metadata(net, pair.key, pair.value)) return nnti_st_memory(f, strlen(pair.value));
+    return NNT_OK;
+}
+static nnt_result nnti_check_file_call(nnt_net *net, const char *path, const char *verb)
+{
+    nnti_clear_error(&net->error);
+    if (!path) return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "%s: path is NULL", verb);
+    if (!net->compiled) return nnti_set_error(&net->error, NNT_ERR_STATE, "%s '%s': the net has no weights yet; call nnt_compile first", verb, path);
+    return NNT_OK;
+}
+
+NNT_API nnt_result nnt_save(nnt_net *net, const char *path)
+{
+    nnti_family f[NNTI_FAMILIES];
+    nnt_load_desc all;
+    nnti_arrays x;
+    nnt_result r;
+    if (!net) return NNT_ERR_ARGUMENT;
+    r = nnti_check_file_call(net, path, "save");
+    if (r) return r;
+    memset(&all, 0, sizeof all);
+    r = nnti_list_arrays(net, "save", f, nnti_families(net, 0, 0, f), 0, &all, &x);
+    if (!r) r = nnti_write_arrays(net, path, &x, 1);
+    nnti_arrays_free(&net->a, &x);
+    return r;
+}
+
+/* ---- loading */
+
+/* Takes arrays that the file lacks out of the list. */
+static nnt_result nnti_drop_missing(const nnti_st *f, nnti_arrays *x, nnti_text *report)
+{
+    char name[NNTI_ST_NAME_TEXT];
+    int i, kept = 0;
+    for (i = 0; i < x->count; i++) {
+        if (nnti_st_find(f, x->t[i].name)) x->t[kept++] = x->t[i];
+        else nnti_put(report, "not in the file: '%s'\n", nnti_st_name_text(name, x->t[i].name, strlen(x->t[i].name)));
+    }
+    if (!kept && x->count)
+        return nnti_st_fail(f, NNT_ERR_SHAPE, "it has none of the %d parameters, not even '%s'; names or prefixes differ",
+                            x->count, nnti_st_name_text(name, x->t[0].name, strlen(x->t[0].name)));
+    x->count = kept;
+    return NNT_OK;
+}
+/* Whether a tensor of the file that no parameter asked for is no mistake: numbers of a snapshot, whole numbers, what
+   stands under another prefix, and what d->exclude asked to leave. */
+static int nnti_may_be_extra(const nnti_st_entry *x, const nnt_load_desc *d)
+{
+    size_t put = d->file_prefix ? strlen(d->file_prefix) : 0, cut = d->prefix ? strlen(d->prefix) : 0;
+    const char *own = "nntrain.";
+    if (x->name_length >= strlen(own) && memcmp(x->name, own, strlen(own)) == 0) return 1;
+    if (x->kind >= NNTI_ST_READABLE) return 1;
+    if (x->name_length < put || memcmp(x->name, d->file_prefix ? d->file_prefix : "", put) != 0) return 1;
+    if (!d->exclude || strlen(d->exclude) < cut) return 0;
+    return x->name_length - put >= strlen(d->exclude) - cut && memcmp(x->name + put, d->exclude + cut, strlen(d->exclude) - cut) == 0;
+}
+/* Tensors of the file that are not in x. */
+static nnt_result nnti_check_extra(const nnti_st *f, const nnti_arrays *x, const nnt_load_desc *d, nnti_text *report)
+{
+    char name[NNTI_ST_NAME_TEXT], shape[NNTI_ST_SHAPE_TEXT];
+    size_t i;
+    int k;
+    for (k = 0; k < x->count; k++) {
+        const nnti_st_entry *e = nnti_st_find(f, x->t[k].name);
+        if (e) f->entries[e - f->entries].used = 1;
+    }
+    for (i = 0; i < f->count; i++) {
+        const nnti_st_entry *e = &f->entries[i];
+        if (e->used) continue;
+        nnti_st_name_text(name, e->name, e->name_length);
+        nnti_put(report, "passed over: '%s' (%s %s)\n", name, nnti_st_dtypes[e->kind].name, nnti_st_sizes_text(shape, e->rank, e->size));
+        if (d->strict && !nnti_may_be_extra(e, d))
+            return nnti_st_fail(f, NNT_ERR_SHAPE, "'%s' (%s) is in the file and not in the net, and strict was asked for", name, shape);
+    }
+    return NNT_OK;
+}
+NNT_API nnt_result nnt_load_ex(nnt_net *net, const char *path, nnt_load_desc d)
+{
+    nnti_family family[NNTI_FAMILIES];
+    nnti_text report = nnti_text_begin(d.report, d.report ? d.report_cap : 0);
+    nnti_st_file f;
+    nnti_arrays x;
+    float *values = NULL;
+    size_t bytes = 0;
+    int all;
+    nnt_result r;
+    if (!net) return NNT_ERR_ARGUMENT;
+    r = nnti_check_file_call(net, path, "load");
+    if (r) return r;
+    r = nnti_list_arrays(net, "load", family, nnti_families(net, 0, 0, family), 0, &d, &x);
+    all = x.count;
+    if (!r && !all) r = nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "load '%s': no parameter is left to load; prefix is '%s', exclude '%s'", path, d.prefix ? d.prefix : "", d.exclude ? d.exclude : "");
+    if (!r) {
+        r = nnti_st_file_open(&f, &net->a, "load", path, &net->error);
+        if (!r && d.allow_missing) r = nnti_drop_missing(&f.st, &x, &report);
+        if (!r) r = nnti_st_fetch(&f.st, x.t, x.count, &values, &bytes);
+        if (!r) r = nnti_check_extra(&f.st, &x, &d, &report);
+        if (!r) r = nnti_take_metadata(net, &f.st);
+        if (!r) r = nnti_upload_arrays(net, &x, 0, values, "load");     /* the file is all right: only the device can fail */
+        nnti_st_file_close(&f);
+    }
+    if (!r) nnti_put(&report, "%d of %d parameters loaded\n", x.count, all);
+    nnti_text_end(&report);
+    nnti_free(&net->a, values, bytes);
+    nnti_arrays_free(&net->a, &x);
+    return r;
+}
+NNT_API nnt_result nnt_load(nnt_net *net, const char *path)
+{
+    nnt_load_desc all;
+    memset(&all, 0, sizeof all);
+    return nnt_load_ex(net, path, all);
+}
+
+/* ============================================================================
+   >>snapshot    A run as a file: nnt_snapshot, nnt_resume
+   The weights' file of >>weights with more arrays: a moment or two and, while batches are accumulated, a gradient for
+   each parameter, and three arrays of numbers. docs/files.md lists them.
+   ============================================================================ */
+
+/* "nntrain.counts" is this as I64, "nntrain.values" the next one as F64. Members are added at the end only, 0 in older
+   files. */
+typedef struct nnti_snapshot_counts {
+    int64_t seed, steps, updates, pending;
+    int64_t moments;                        /* of the optimizer */
+    int64_t has_loader, loader_seed, loader_epoch, loader_batch, loader_batches, loader_rows;
+    int64_t fit_epoch, fit_batch, fit_best_epoch;
+    int64_t has_validation, validation_seed, validation_epoch;
+} nnti_snapshot_counts;
+typedef struct nnti_snapshot_values {
+    double pending_weight, last_finite, lr, compiled_lr;
+    double sum, weight, correct, correct5, counted;             /* nnt_loss of the epoch so far */
+    double samples, seconds, epoch_seconds, wait_seconds, best, step_lr;
+} nnti_snapshot_values;
+enum {
+    NNTI_SNAPSHOT_COUNTS = (int)(sizeof(nnti_snapshot_counts) / sizeof(int64_t)),
+    NNTI_SNAPSHOT_VALUES = (int)(sizeof(nnti_snapshot_values) / sizeof(double)),
+    NNTI_HISTORY_COLUMNS = 18,
+    NNTI_SNAPSHOT_EXTRA = 3                 /* these two and the history */
+};
+#define NNTI_COUNT_MAX ((int64_t)1 << 53)
+
+static void nnti_history_to_row(const nnt_progress_info *p, double *x)
+{
+    x[0] = p->epoch;  x[1] = p->epochs;  x[2] = (double)p->batch;  x[3] = (double)p->batches;  x[4] = (double)p->step;
+    x[5] = (double)p->lr;  x[6] = p->loss;  x[7] = p->loss_mean;  x[8] = p->accuracy;
+    x[9] = p->has_validation;  x[10] = p->validation.loss;  x[11] = p->validation.accuracy;  x[12] = p->validation.top5;
+    x[13] = (double)p->validation.samples;
+    x[14] = p->seconds;  x[15] = p->seconds_left;  x[16] = p->wait_seconds;  x[17] = p->samples_per_second;
+}
+static int64_t nnti_to_count(double v) { return v > 0 && v < (double)NNTI_COUNT_MAX ? (int64_t)v : 0; }
+static void nnti_history_from_row(const double *x, nnt_progress_info *p)
+{
+    memset(p, 0, sizeof *p);
+    p->event = NNT_EVENT_EPOCH;
+    p->epoch = (int)nnti_min64(nnti_to_count(x[0]), INT_MAX);
+    p->epochs = (int)nnti_min64(nnti_to_count(x[1]), INT_MAX);
+    p->batch = nnti_to_count(x[2]);
+    p->batches = nnti_to_count(x[3]);
+    p->step = nnti_to_count(x[4]);
+    p->lr = (float)x[5];
+    p->loss = x[6];
+    p->loss_mean = x[7];
+    p->accuracy = x[8];
+    p->has_validation = x[9] != 0;
+    p->validation.loss = x[10];
+    p->validation.accuracy = x[11];
+    p->validation.top5 = x[12];
+    p->validation.samples = nnti_to_count(x[13]);
+    p->seconds = x[14];
+    p->seconds_left = x[15];
+    p->wait_seconds = x[16];
+    p->samples_per_second = x[17];
+}
+static void nnti_snapshot_take(const nnt_net *net, const nnt_loader *loader, nnti_snapshot_counts *c, nnti_snapshot_values *v)
+{
+    const nnti_fit_state *fit = &net->fit;
+    double now = nnti_seconds();
+    memset(c, 0, sizeof *c);
+    memset(v, 0, sizeof *v);
+    c->seed = (int64_t)net->desc.seed;
+    c->steps = net->steps;
+    c->updates = net->updates;
+    c->pending = net->pending;
+    c->moments = nnti_moments(&net->desc.optimizer);
+    if (loader) {
+        c->has_loader = 1;
+        c->loader_seed = (int64_t)loader->desc.seed;
+        c->loader_epoch = loader->epoch;
+        c->loader_batch = loader->batch;
+        c->loader_batches = loader->batches;
+        c->loader_rows = loader->desc.batch;
+    }
+    v->pending_weight = net->pending_weight;
+    v->last_finite = net->last_finite;
+    v->lr = (double)net->desc.optimizer.lr;
+    v->compiled_lr = (double)net->compiled_lr;
+    c->fit_best_epoch = -1;
+    if (!net->fitting) return;
+    c->fit_epoch = fit->epoch;
+    c->fit_batch = fit->batch;
+    c->fit_best_epoch = fit->best_epoch;
+    if (fit->validation) {
+        c->has_validation = 1;
+        c->validation_seed = (int64_t)fit->validation->desc.seed;
+        c->validation_epoch = fit->validation->epoch;
+    }
+    v->sum = fit->sum.sum;
+    v->weight = fit->sum.weight;
+    v->correct = fit->sum.correct;
+    v->correct5 = fit->sum.correct5;
+    v->counted = fit->sum.samples;
+    v->samples = fit->samples;
+    v->seconds = now - fit->start;
+    v->epoch_seconds = now - fit->epoch_start;
+    v->wait_seconds = nnt_loader_wait_seconds(loader) - fit->waited;
+    v->best = fit->best;
+    v->step_lr = (double)fit->lr;
+}
+static void nnti_set_array(nnti_file_tensor *t, const char *name, int kind, int rank, int64_t rows, int64_t columns, void *data)
+{
+    t->name = name;
+    t->kind = kind;
+    t->rank = rank;
+    t->size[0] = rows;
+    t->size[1] = columns;
+    t->data = data;
+}
+static nnt_result nnti_write_snapshot(nnt_net *net, const nnt_loader *loader, const char *path, int keep)
+{
+    nnti_family f[NNTI_FAMILIES];
+    nnti_snapshot_counts counts;
+    nnti_snapshot_values values;
+    nnt_load_desc all;
+    nnti_arrays x;
+    int64_t epochs = net->fitting ? net->history_count : 0;
+    size_t bytes = (size_t)epochs * NNTI_HISTORY_COLUMNS * sizeof(double);
+    double *history = (double *)nnti_alloc(&net->a, bytes);
+    nnt_result r;
+    int i;
+    memset(&all, 0, sizeof all);
+    nnti_snapshot_take(net, loader, &counts, &values);
+    r = nnti_list_arrays(net, "save", f, nnti_families(net, 1, net->pending, f), NNTI_SNAPSHOT_EXTRA, &all, &x);
+    if (!r && !history) r = nnti_set_error(&net->error, NNT_ERR_MEMORY, "save '%s': out of memory", path);
+    if (!r) {
+        nnti_set_array(&x.t[0], "nntrain.counts", NNTI_ST_I64, 1, NNTI_SNAPSHOT_COUNTS, 0, &counts);
+        nnti_set_array(&x.t[1], "nntrain.values", NNTI_ST_F64, 1, NNTI_SNAPSHOT_VALUES, 0, &values);
+        nnti_set_array(&x.t[2], "nntrain.history", NNTI_ST_F64, 2, epochs, NNTI_HISTORY_COLUMNS, history);
+        for (i = 0; i < (int)epochs; i++) nnti_history_to_row(&net->history[i], history + i * NNTI_HISTORY_COLUMNS);
+        r = nnti_write_arrays(net, path, &x, keep);
+    }
+    nnti_arrays_free(&net->a, &x);
+    nnti_free(&net->a, history, bytes);
+    return r;
+}
+
+NNT_API nnt_result nnt_snapshot(nnt_net *net, nnt_loader *loader, const char *path)
+{
+    nnt_result r;
+    if (!net) return NNT_ERR_ARGUMENT;
+    r = nnti_check_file_call(net, path, "save");
+    if (r) return r;
+    if (loader && loader->broken) return nnti_loader_failed(net, loader, "snapshot");
+    return nnti_write_snapshot(net, loader, path, 1);
+}
+
+/* ---- going on */
+
+static nnt_result nnti_check_counts(const nnt_net *net, const nnt_loader *loader, const nnti_st *f, const nnti_snapshot_counts *c, const nnti_snapshot_values *v)
+{
+    nnti_snapshot_counts small = *c;
+    int64_t list[NNTI_SNAPSHOT_COUNTS];
+    double value[NNTI_SNAPSHOT_VALUES];
+    int i, moments = nnti_moments(&net->desc.optimizer);
+    small.seed = small.loader_seed = small.validation_seed = 0;     /* any number */
+    small.fit_best_epoch++;                 /* may be -1 */
+    memcpy(list, &small, sizeof list);
+    memcpy(value, v, sizeof value);
+    for (i = 0; i < NNTI_SNAPSHOT_COUNTS; i++)
+        if (list[i] < 0 || list[i] > NNTI_COUNT_MAX) return nnti_st_fail(f, NNT_ERR_FORMAT, "its count %d is %I, which is no count", i, list[i]);
+    for (i = 0; i < NNTI_SNAPSHOT_VALUES; i++)
+        if (!nnti_finite_double(value[i])) return nnti_st_fail(f, NNT_ERR_FORMAT, "its value %d is not finite", i);
+    if (c->fit_best_epoch > c->fit_epoch || c->fit_epoch >= INT_MAX || c->pending >= INT_MAX
+        || c->loader_epoch >= (int64_t)1 << 48 || c->validation_epoch >= (int64_t)1 << 48
+        || c->loader_batch > c->loader_batches || !nnti_finite((float)v->lr) || v->lr < 0)
+        return nnti_st_fail(f, NNT_ERR_FORMAT, "its counts contradict each other");
+    if (c->moments != moments)
+        return nnti_st_fail(f, NNT_ERR_STATE, "its optimizer has %I values for each weight, as %s, and this net's has %d; compile with the same optimizer, or take the weights only (nnt_load)",
+                            c->moments, c->moments == 2 ? "adam" : c->moments == 1 ? "sgd with momentum" : "sgd without momentum", moments);
+    if (c->pending && c->pending >= nnti_accumulates(net))
+        return nnti_st_fail(f, NNT_ERR_STATE, "%I batches wait for their update; this net is compiled to accumulate %d; compile with the same number", c->pending, nnti_accumulates(net));
+    if (loader && c->has_loader && c->loader_batch > 0 && (c->loader_batches != loader->batches || c->loader_rows != loader->desc.batch))
+        return nnti_st_fail(f, NNT_ERR_STATE, "it stands at batch %I of %I batches of %I samples; this loader has %I of %d; give it the same data and batch",
+                            c->loader_batch, c->loader_batches, c->loader_rows, loader->batches, loader->desc.batch);
+    return NNT_OK;
+}
+/* Room for the rows of a history, still empty. */
+static nnt_result nnti_read_history(const nnti_st *f, nnt_progress_info **to, size_t *count)
+{
+    const nnti_st_entry *x = nnti_st_find(f, "nntrain.history");
+    int64_t size[2];
+    double *rows = NULL;
+    size_t values = 0, i;
+    nnt_result r = NNT_OK;
+    *to = NULL;
+    *count = 0;
+    if (!x || x->rank != 2 || x->size[1] != NNTI_HISTORY_COLUMNS || x->size[0] < 1 || x->size[0] > INT_MAX) return NNT_OK;      /* only for people */
+    values = (size_t)x->count;
+    rows = (double *)nnti_zalloc(f->a, values, sizeof *rows);
+    *to = (nnt_progress_info *)nnti_zalloc(f->a, (size_t)x->size[0], sizeof **to);
+    if (!rows || !*to) r = nnti_st_memory(f, values * sizeof *rows);
+    if (!r) r = nnti_st_read_array(f, "nntrain.history", NNTI_ST_F64, 2, size, rows, values);
+    *count = (size_t)x->size[0];
+    for (i = 0; i < *count && !r; i++) nnti_history_from_row(rows + i * NNTI_HISTORY_COLUMNS, *to + i);
+    nnti_free(f->a, rows, values * sizeof *rows);
+    if (!r) return NNT_OK;
+    nnti_free(f->a, *to, *count * sizeof **to);
+    *to = NULL;
+    *count = 0;
+    return r;
+}
+static void nnti_snapshot_give(nnt_net *net, nnt_loader *loader, const nnti_snapshot_counts *c, const nnti_snapshot_values *v)
+{
+    nnti_fit_state *fit = &net->fit;
+    double now = nnti_seconds();
+    net->desc.seed = (uint64_t)c->seed;
+    net->steps = c->steps;
+    net->updates = c->updates;
+    net->pending = (int)c->pending;
+    net->pending_weight = v->pending_weight;
+    net->last_finite = v->last_finite;
+    if ((double)net->compiled_lr == v->compiled_lr) net->desc.optimizer.lr = (float)v->lr;
+    if (loader && c->has_loader)
+        nnti_loader_move(loader, (uint64_t)c->loader_seed, c->loader_epoch, c->loader_batch);
+    memset(fit, 0, sizeof *fit);
+    fit->resumed = 1;
+    fit->epoch = c->fit_epoch;
+    fit->batch = c->fit_batch;
+    fit->validated = c->has_validation != 0;
+    fit->validation_seed = (uint64_t)c->validation_seed;
+    fit->validation_epoch = c->validation_epoch;
+    fit->best_epoch = c->fit_best_epoch;
+    fit->best = v->best;
+    fit->lr = (float)v->step_lr;
+    fit->sum.sum = v->sum;
+    fit->sum.weight = v->weight;
+    fit->sum.correct = v->correct;
+    fit->sum.correct5 = v->correct5;
+    fit->sum.samples = v->counted;
+    fit->samples = v->samples;
+    fit->start = now - v->seconds;
+    fit->epoch_start = now - v->epoch_seconds;
+    fit->waited = nnt_loader_wait_seconds(loader) - v->wait_seconds;
+}
+static nnt_result nnti_resume_from(nnt_net *net, nnt_loader *loader, const nnti_st *f)
+{
+    nnti_family family[NNTI_FAMILIES];
+    nnti_snapshot_counts c;
+    nnti_snapshot_values v;
+    nnt_load_desc all;
+    nnti_arrays x;
+    nnt_progress_info *history = NULL;
+    float *values = NULL;
+    size_t bytes = 0, epochs = 0;
+    int64_t size;
+    nnt_result r;
+    memset(&c, 0, sizeof c);
+    memset(&v, 0, sizeof v);
+    memset(&all, 0, sizeof all);
+    r = nnti_st_read_array(f, "nntrain.counts", NNTI_ST_I64, 1, &size, &c, NNTI_SNAPSHOT_COUNTS);
+    if (r) return r;
+    if (!size) return nnti_st_fail(f, NNT_ERR_FORMAT, "it has no state of a run; it is a file of weights (nnt_load)");
+    r = nnti_st_read_array(f, "nntrain.values", NNTI_ST_F64, 1, &size, &v, NNTI_SNAPSHOT_VALUES);
+    if (!r) r = nnti_check_counts(net, loader, f, &c, &v);
+    if (r) return r;
+    r = nnti_list_arrays(net, "resume", family, nnti_families(net, 1, c.pending > 0, family), 0, &all, &x);
+    if (!r) r = nnti_st_fetch(f, x.t, x.count, &values, &bytes);
+    if (!r) r = nnti_read_history(f, &history, &epochs);
+    if (!r) r = nnti_take_metadata(net, f);
+    if (!r) r = nnti_upload_arrays(net, &x, 0, values, "resume");       /* the file is all right: only the device can fail */
+    if (!r) {
+        nnti_snapshot_give(net, loader, &c, &v);
+        nnti_free(&net->a, net->history, net->history_cap * sizeof *net->history);
+        net->history = history;
+        net->history_cap = epochs;
+        net->history_count = (int)epochs;
+        history = NULL;
+    }
+    nnti_free(&net->a, history, epochs * sizeof *history);
+    nnti_free(&net->a, values, bytes);
+    nnti_arrays_free(&net->a, &x);
+    return r;
+}
+/* *found: whether there was a file; without one NNT_ERR_FILE. */
+static nnt_result nnti_resume(nnt_net *net, nnt_loader *loader, const char *path, int *found)
+{
+    size_t cap = strlen(path) + NNTI_TEMPORARY_SUFFIX;
+    char *older;
+    nnti_handle h;
+    int64_t length;
+    nnti_st_file f;
+    nnt_result r;
+    int code = nnti_file_open(path, &h, &length);
+    *found = !nnti_is_missing(code);
+    if (!code) (void)nnti_file_close(NULL, h);
+    older = (char *)nnti_alloc(&net->a, cap);
+    if (!older) return nnti_set_error(&net->error, NNT_ERR_MEMORY, "resume '%s': out of memory", path);
+    nnti_format(older, cap, *found ? "%s" : "%s.1", path);
+    r = nnti_st_file_open(&f, &net->a, "resume", older, &net->error);
+    if (f.h != -1) *found = 1;
+    else if (!*found) nnti_set_error(&net->error, r, "resume '%s': can't be opened: no such file or folder", path);
+    if (!r) r = nnti_resume_from(net, loader, &f.st);
+    nnti_st_file_close(&f);
+    nnti_free(&net->a, older, cap);
+    return r;
+}
+NNT_API nnt_result nnt_resume(nnt_net *net, nnt_loader *loader, const char *path)
+{
+    nnt_result r;
+    int found;
+    if (!net) return NNT_ERR_ARGUMENT;
+    r = nnti_check_file_call(net, path, "resume");
+    if (!r) r = nnti_ready_to_train(net, "resume");
+    if (r) return r;
+    if (net->fitting) return nnti_set_error(&net->error, NNT_ERR_STATE, "resume: called from a callback of an nnt_fit of the same net");
+    if (loader && loader->broken) return nnti_loader_failed(net, loader, "resume");
+    return nnti_resume(net, loader, path, &found);
+}
+#endif /* NNT_NO_STDIO */
+
+/* ============================================================================
+   >>fit    Whole runs: evaluation, epochs, progress
+   ============================================================================ */
+
 static nnt_result nnti_check_loader(nnt_net *net, nnt_loader *loader, const char *where)
 {
     int shape[3];
@@ -16197,21 +17034,86 @@ static int nnti_call_back(nnt_net *net, const nnt_fit_desc *d, nnt_progress_info
     }
     return stop;
 }
-/* One epoch of training. sum: what the losses counted. */
-static nnt_result nnti_fit_epoch(nnt_net *net, nnt_loader *loader, const nnt_fit_desc *d, nnt_progress_info *p, double start, double waited, nnt_loss *sum)
+
+/* ---- snapshots of a run */
+
+#ifdef NNT_NO_STDIO
+static nnt_result nnti_fit_snapshot(nnt_net *net, nnt_loader *loader, const nnt_fit_desc *d) { (void)net; (void)loader; (void)d; return NNT_OK; }
+static nnt_result nnti_fit_best(nnt_net *net, nnt_loader *loader, const nnt_fit_desc *d) { (void)net; (void)loader; (void)d; return NNT_OK; }
+static nnt_result nnti_fit_resume(nnt_net *net, nnt_loader *loader, const nnt_fit_desc *d)
 {
-    double epoch_start = nnti_seconds(), samples = 0;
+    (void)loader;
+    if (!d->checkpoint.path) return NNT_OK;
+    return nnti_set_error(&net->error, NNT_ERR_UNSUPPORTED, "fit: checkpoint.path needs files, which NNT_NO_STDIO leaves out");
+}
+#else
+static nnt_result nnti_fit_snapshot(nnt_net *net, nnt_loader *loader, const nnt_fit_desc *d)
+{
+    if (!d->checkpoint.path) return NNT_OK;
+    return nnti_write_snapshot(net, loader, d->checkpoint.path, nnti_max(1, d->checkpoint.keep));
+}
+static nnt_result nnti_fit_best(nnt_net *net, nnt_loader *loader, const nnt_fit_desc *d)
+{
+    size_t cap = d->checkpoint.path ? strlen(d->checkpoint.path) + sizeof ".best" : 0;
+    char *path;
+    nnt_result r;
+    if (!cap || !d->checkpoint.best) return NNT_OK;
+    path = (char *)nnti_alloc(&net->a, cap);
+    if (!path) return nnti_set_error(&net->error, NNT_ERR_MEMORY, "fit: out of memory");
+    nnti_format(path, cap, "%s.best", d->checkpoint.path);
+    r = nnti_write_snapshot(net, loader, path, 1);
+    nnti_free(&net->a, path, cap);
+    return r;
+}
+/* What checkpoint.resume asks for: no snapshot yet is no error. */
+static nnt_result nnti_fit_resume(nnt_net *net, nnt_loader *loader, const nnt_fit_desc *d)
+{
+    int found = 0;
+    nnt_result r;
+    if (!d->checkpoint.path || !d->checkpoint.resume || net->fit.resumed) return NNT_OK;
+    r = nnti_resume(net, loader, d->checkpoint.path, &found);
+    if (r && !found) nnti_clear_error(&net->error);
+    return found ? r : r == NNT_ERR_FILE ? NNT_OK : r;
+}
+#endif
+
+/* A step is over: tells the callback, and writes a snapshot if one is due. Not NNT_OK ends the run. */
+static nnt_result nnti_fit_after_step(nnt_net *net, nnt_loader *loader, const nnt_fit_desc *d, nnt_progress_info *p, const nnt_loss *l)
+{
+    nnti_fit_state *fit = &net->fit;
+    nnt_result r = NNT_OK;
+    int stop = 0;
+    if (d->callback) {
+        p->event = NNT_EVENT_STEP;
+        p->loss = nnti_mean_loss(l);
+        p->loss_mean = nnti_mean_loss(&fit->sum);
+        p->samples_per_second = fit->samples / nnti_max_double(1e-9, nnti_seconds() - fit->epoch_start);
+        p->wait_seconds = nnt_loader_wait_seconds(loader) - fit->waited;
+        nnti_estimate(p, fit->start);
+        stop = nnti_call_back(net, d, p);
+    }
+    if (stop || (d->checkpoint.every_steps > 0 && net->steps % d->checkpoint.every_steps == 0)) r = nnti_fit_snapshot(net, loader, d);
+    if (r || !stop) return r;
+    return nnti_set_error(&net->error, NNT_ERR_STOPPED, "fit: the callback stopped it in epoch %d after batch %I", p->epoch, p->batch);
+}
+
+/* One epoch of training, or what is left of it. */
+static nnt_result nnti_fit_epoch(nnt_net *net, nnt_loader *loader, const nnt_fit_desc *d, nnt_progress_info *p)
+{
+    nnti_fit_state *fit = &net->fit;
     nnt_batch b;
     nnt_result r;
-    memset(sum, 0, sizeof *sum);
     r = nnti_profile_follow(net, loader);
     if (r) return r;
-    for (p->batch = 0; ; ) {
+    p->epoch = (int)fit->epoch;
+    p->batch = fit->batch;
+    p->lr = fit->lr;
+    for (;;) {
         nnt_loss l;
         r = nnt_loader_next(loader, &b);
         if (r) return nnti_loader_failed(net, loader, "fit");
         if (!b.count) break;
-        p->lr = nnt_learning_rate(&net->desc.optimizer, net->updates);
+        p->lr = fit->lr = nnt_learning_rate(&net->desc.optimizer, net->updates);
         r = nnt_step(net, &b, NULL);
         if (r) {
             if (r == NNT_ERR_NOT_FINITE || r == NNT_ERR_DATA) {
@@ -16221,83 +17123,133 @@ static nnt_result nnti_fit_epoch(nnt_net *net, nnt_loader *loader, const nnt_fit
             return r;
         }
         l = nnt_last_loss(net);
-        sum->sum += l.sum;
-        sum->weight += l.weight;
-        sum->correct += l.correct;
-        sum->samples += l.samples;
-        samples += b.count;
-        p->batch++;
+        fit->sum.sum += l.sum;
+        fit->sum.weight += l.weight;
+        fit->sum.correct += l.correct;
+        fit->sum.samples += l.samples;
+        fit->samples += b.count;
+        p->batch = ++fit->batch;
         p->step = nnt_steps(net);
-        if (!d->callback) continue;
-        p->event = NNT_EVENT_STEP;
-        p->loss = nnti_mean_loss(&l);
-        p->loss_mean = nnti_mean_loss(sum);
-        p->samples_per_second = samples / nnti_max_double(1e-9, nnti_seconds() - epoch_start);
-        p->wait_seconds = nnt_loader_wait_seconds(loader) - waited;
-        nnti_estimate(p, start);
-        if (nnti_call_back(net, d, p)) return nnti_set_error(&net->error, NNT_ERR_STOPPED, "fit: the callback stopped it in epoch %d after batch %I", p->epoch, p->batch);
+        r = nnti_fit_after_step(net, loader, d, p, &l);
+        if (r) return r;
     }
     r = nnt_update(net);                    /* what accumulate has left over */
-    p->samples_per_second = samples / nnti_max_double(1e-9, nnti_seconds() - epoch_start);
+    p->samples_per_second = fit->samples / nnti_max_double(1e-9, nnti_seconds() - fit->epoch_start);
     return r;
 }
-
-static nnt_result nnti_fit(nnt_net *net, nnt_loader *loader, nnt_fit_desc d)
+/* Figures of the epoch that is over, and the validation's, to p and the history. */
+static nnt_result nnti_fit_close_epoch(nnt_net *net, nnt_loader *loader, const nnt_fit_desc *d, nnt_progress_info *p)
 {
-    double start = nnti_seconds(), waited;
-    nnt_progress_info p;
-    nnt_loss sum;
-    nnt_batch probe;
+    nnti_fit_state *fit = &net->fit;
+    void *history = net->history;
     nnt_result r;
-    int epochs = d.epochs ? d.epochs : 1, batch;
-    void *history;
-    if (!net) return NNT_ERR_ARGUMENT;
-    memset(&probe, 0, sizeof probe);
-    r = nnti_ready_to_train(net, "fit");
+    p->event = NNT_EVENT_EPOCH;
+    p->step = nnt_steps(net);
+    p->loss = p->loss_mean = nnti_mean_loss(&fit->sum);
+    p->accuracy = fit->sum.samples > 0 ? fit->sum.correct / fit->sum.samples : 0;
+    p->wait_seconds = nnt_loader_wait_seconds(loader) - fit->waited;
+    memset(&p->validation, 0, sizeof p->validation);
+    if (d->validation) {
+        r = nnt_evaluate(net, d->validation, &p->validation);
+        if (r) return r;
+        p->has_validation = 1;
+    }
+    nnti_estimate(p, fit->start);
+    if (!nnti_grow(&net->a, &history, &net->history_cap, (size_t)net->history_count + 1, sizeof *net->history))
+        return nnti_set_error(&net->error, NNT_ERR_MEMORY, "fit: out of memory");
+    net->history = (nnt_progress_info *)history;
+    net->history[net->history_count++] = *p;
+    return NNT_OK;
+}
+/* Whether the epoch is the best so far; it is the best one then. */
+static int nnti_fit_improved(nnti_fit_state *fit, const nnt_fit_desc *d, const nnt_progress_info *p)
+{
+    double figure = d->monitor == NNT_MONITOR_ACCURACY ? -(p->has_validation ? p->validation.accuracy : p->accuracy)
+                  : p->has_validation ? p->validation.loss : p->loss;
+    if (fit->best_epoch >= 0 && !(figure < fit->best)) return 0;
+    fit->best = figure;
+    fit->best_epoch = fit->epoch;
+    return 1;
+}
+static int nnti_fit_is_over(const nnti_fit_state *fit, const nnt_fit_desc *d, int epochs)
+{
+    if (fit->epoch >= epochs) return 1;
+    return d->patience > 0 && fit->batch == 0 && fit->best_epoch >= 0 && fit->epoch - 1 - fit->best_epoch >= d->patience;
+}
+static nnt_result nnti_fit_check(nnt_net *net, nnt_loader *loader, const nnt_fit_desc *d)
+{
+    nnti_error *e = &net->error;
+    int batch;
+    nnt_result r = nnti_ready_to_train(net, "fit");
     if (r) return r;
-    if (epochs < 0) return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "fit: %d epochs; it can't be negative", d.epochs);
+    if (d->epochs < 0) return nnti_set_error(e, NNT_ERR_ARGUMENT, "fit: %d epochs; it can't be negative", d->epochs);
+    if (d->patience < 0) return nnti_set_error(e, NNT_ERR_ARGUMENT, "fit: patience of %d epochs; it can't be negative", d->patience);
+    if (d->monitor < NNT_MONITOR_LOSS || d->monitor > NNT_MONITOR_ACCURACY) return nnti_set_error(e, NNT_ERR_ARGUMENT, "fit: monitor %d is none of NNT_MONITOR_...", d->monitor);
+    if (d->checkpoint.every_steps < 0) return nnti_set_error(e, NNT_ERR_ARGUMENT, "fit: checkpoint.every_steps is %I; it can't be negative", d->checkpoint.every_steps);
+    if (d->checkpoint.keep < 0 || d->checkpoint.keep > 1000) return nnti_set_error(e, NNT_ERR_ARGUMENT, "fit: checkpoint.keep is %d; 0 to 1000 are possible", d->checkpoint.keep);
+    if (!d->checkpoint.path && (d->checkpoint.every_steps || d->checkpoint.keep || d->checkpoint.best || d->checkpoint.resume))
+        return nnti_set_error(e, NNT_ERR_ARGUMENT, "fit: checkpoint has no path; give it a file's name");
     r = nnti_check_loader(net, loader, "fit");
-    if (!r && d.validation) r = nnti_check_loader(net, d.validation, "fit: validation");
+    if (!r && d->validation) r = nnti_check_loader(net, d->validation, "fit: validation");
     if (r) return r;
     batch = nnti_loader_batch_size(loader);
     if (batch > net->desc.batch)
-        return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "fit: the loader's batches have %d samples; the net was compiled for at most %d", batch, net->desc.batch);
-    if (nnt_loader_batches(loader) < 1) return nnti_set_error(&net->error, NNT_ERR_DATA, "fit: the loader has no batch in an epoch; it has fewer samples than a batch and drop_last");
-    r = nnti_check_last_batch(net, loader, batch, nnt_loader_batches(loader));
+        return nnti_set_error(e, NNT_ERR_ARGUMENT, "fit: the loader's batches have %d samples; the net was compiled for at most %d", batch, net->desc.batch);
+    if (nnt_loader_batches(loader) < 1) return nnti_set_error(e, NNT_ERR_DATA, "fit: the loader has no batch in an epoch; it has fewer samples than a batch and drop_last");
+    return nnti_check_last_batch(net, loader, batch, nnt_loader_batches(loader));
+}
+/* The state of a run that begins; one that goes on has it from nnti_resume. */
+static nnt_result nnti_fit_begin(nnt_net *net, nnt_loader *loader, const nnt_fit_desc *d)
+{
+    nnti_fit_state *fit = &net->fit;
+    nnt_result r = nnti_fit_resume(net, loader, d);
     if (r) return r;
+    if (fit->resumed) {
+        fit->resumed = 0;
+        fit->validation = d->validation;
+        if (d->validation && fit->validated) nnti_loader_move(d->validation, fit->validation_seed, fit->validation_epoch, 0);
+        return NNT_OK;
+    }
     nnti_free(&net->a, net->history, net->history_cap * sizeof *net->history);
     net->history = NULL;
     net->history_cap = 0;
     net->history_count = 0;
-    nnti_clear_error(&net->error);
-
-    memset(&p, 0, sizeof p);
-    p.epochs = epochs;
-    p.batches = nnt_loader_batches(loader);
-    waited = nnt_loader_wait_seconds(loader);
-    for (p.epoch = 0; p.epoch < epochs; p.epoch++) {
-        r = nnti_fit_epoch(net, loader, &d, &p, start, waited, &sum);
-        if (r) return r;
-        p.event = NNT_EVENT_EPOCH;
-        p.step = nnt_steps(net);
-        p.loss = p.loss_mean = nnti_mean_loss(&sum);
-        p.accuracy = sum.samples > 0 ? sum.correct / sum.samples : 0;
-        p.wait_seconds = nnt_loader_wait_seconds(loader) - waited;
-        memset(&p.validation, 0, sizeof p.validation);
-        if (d.validation) {
-            r = nnt_evaluate(net, d.validation, &p.validation);
-            if (r) return r;
-            p.has_validation = 1;
-        }
-        nnti_estimate(&p, start);
-        history = net->history;
-        if (!nnti_grow(&net->a, &history, &net->history_cap, (size_t)net->history_count + 1, sizeof *net->history))
-            return nnti_set_error(&net->error, NNT_ERR_MEMORY, "fit: out of memory");
-        net->history = (nnt_progress_info *)history;
-        net->history[net->history_count++] = p;
-        if (nnti_call_back(net, &d, &p)) return nnti_set_error(&net->error, NNT_ERR_STOPPED, "fit: the callback stopped it after epoch %d", p.epoch);
-    }
+    memset(fit, 0, sizeof *fit);
+    fit->start = fit->epoch_start = nnti_seconds();
+    fit->waited = nnt_loader_wait_seconds(loader);
+    fit->best_epoch = -1;
+    fit->validation = d->validation;
     return NNT_OK;
+}
+
+static nnt_result nnti_fit(nnt_net *net, nnt_loader *loader, const nnt_fit_desc *d)
+{
+    nnti_fit_state *fit = &net->fit;
+    nnt_progress_info p;
+    nnt_result r = nnti_fit_check(net, loader, d);
+    int improved, stop;
+    if (r) return r;
+    nnti_clear_error(&net->error);
+    r = nnti_fit_begin(net, loader, d);
+    memset(&p, 0, sizeof p);
+    p.epochs = nnti_max(1, d->epochs);
+    p.batches = nnt_loader_batches(loader);
+    while (!r && !nnti_fit_is_over(fit, d, p.epochs)) {
+        r = nnti_fit_epoch(net, loader, d, &p);
+        if (!r) r = nnti_fit_close_epoch(net, loader, d, &p);
+        if (r) return r;
+        improved = nnti_fit_improved(fit, d, &p);
+        stop = nnti_call_back(net, d, &p);
+        fit->epoch++;
+        fit->batch = 0;
+        memset(&fit->sum, 0, sizeof fit->sum);
+        fit->samples = 0;
+        fit->epoch_start = nnti_seconds();
+        if (improved) r = nnti_fit_best(net, loader, d);
+        if (!r) r = nnti_fit_snapshot(net, loader, d);
+        if (!r && stop) r = nnti_set_error(&net->error, NNT_ERR_STOPPED, "fit: the callback stopped it after epoch %d", p.epoch);
+    }
+    return r;
 }
 
 NNT_API nnt_result nnt_fit(nnt_net *net, nnt_loader *loader, nnt_fit_desc d)
@@ -16306,7 +17258,7 @@ NNT_API nnt_result nnt_fit(nnt_net *net, nnt_loader *loader, nnt_fit_desc d)
     if (!net) return NNT_ERR_ARGUMENT;
     if (net->fitting) return nnti_set_error(&net->error, NNT_ERR_STATE, "fit: called from a callback of an nnt_fit of the same net");
     net->fitting = 1;
-    r = nnti_fit(net, loader, d);
+    r = nnti_fit(net, loader, &d);
     net->fitting = 0;
     return r;
 }
@@ -17155,80 +18107,6 @@ NNT_API nnt_result nnt_profile_trace(nnt_net *net, const char *path)
     return r;
 }
 #endif
-
-#ifndef NNT_NO_STDIO
-/* Weights of a net as a file.
-   Assumes, from the net's sections:
-     static int        nnti_net_tensor_count(const nnt_net *net);
-     static nnt_result nnti_net_tensor_get(nnt_net *net, int i, nnti_file_tensor *t);     name and sizes; data untouched
-     static nnt_result nnti_net_upload(nnt_net *net, int i, const float *from);            sets the net's error itself
-     static nnt_result nnti_net_download(nnt_net *net, int i, float *to);
-   and net->a, net->error, net->compiled. */
-
-/* A list of the net's tensors, without data. *t is the caller's (count * sizeof **t bytes), also after an error. */
-static nnt_result nnti_net_tensors(nnt_net *net, const char *path, const char *verb, nnti_file_tensor **t, int *count)
-{
-    nnt_result r = NNT_OK;
-    int i;
-    *t = NULL;
-    *count = 0;
-    if (!net) return NNT_ERR_ARGUMENT;
-    nnti_clear_error(&net->error);
-    if (!path) return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "%s: path is NULL", verb);
-    if (!net->compiled)
-        return nnti_set_error(&net->error, NNT_ERR_STATE,
-            "%s '%s': the net has no weights yet; call nnt_compile first", verb, path);
-    *count = nnti_net_tensor_count(net);
-    *t = (nnti_file_tensor *)nnti_zalloc(&net->a, (size_t)*count, sizeof **t);
-    if (!*t) return nnti_set_error(&net->error, NNT_ERR_MEMORY, "%s '%s': out of memory", verb, path);
-    for (i = 0; !r && i < *count; i++) r = nnti_net_tensor_get(net, i, &(*t)[i]);
-    return r;
-}
-NNT_API nnt_result nnt_save(nnt_net *net, const char *path)
-{
-    static const nnti_file_pair metadata[] = { { "format", "pt" } };     /* shapes and order are PyTorch's */
-    nnti_file_tensor *t;
-    float *values = NULL;
-    size_t bytes = 0, done = 0;
-    int i, count;
-    nnt_result r = nnti_net_tensors(net, path, "save", &t, &count);
-    if (!r) {
-        if (nnti_file_tensor_bytes(t, count, &bytes)) values = (float *)nnti_alloc(&net->a, bytes);
-        if (!values) r = nnti_set_error(&net->error, NNT_ERR_MEMORY,
-            "save '%s': out of memory; needs %B", path, bytes);
-    }
-    for (i = 0; !r && i < count; i++) {
-        t[i].data = values + done;
-        done += (size_t)nnti_file_tensor_count(&t[i]);
-        r = nnti_net_download(net, i, t[i].data);
-    }
-    if (!r) r = nnti_safetensors_write(&net->a, path, t, count, metadata, 1, &net->error);
-    if (net) {
-        nnti_free(&net->a, values, bytes);
-        nnti_free(&net->a, t, (size_t)count * sizeof *t);
-    }
-    return r;
-}
-NNT_API nnt_result nnt_load(nnt_net *net, const char *path)
-{
-    nnti_file_tensor *t;
-    float *values = NULL;
-    size_t bytes = 0, done = 0;
-    int i, count;
-    nnt_result r = nnti_net_tensors(net, path, "load", &t, &count);
-    if (!r) r = nnti_safetensors_fetch(&net->a, path, t, count, &values, &bytes, &net->error);
-    for (i = 0; !r && i < count; i++) {                 /* the file is all right: only the device can fail now */
-        r = nnti_net_upload(net, i, values + done);
-        done += (size_t)nnti_file_tensor_count(&t[i]);
-    }
-    if (net) {
-        nnti_free(&net->a, values, bytes);
-        nnti_free(&net->a, t, (size_t)count * sizeof *t);
-    }
-    return r;
-}
-#endif
-
 
 #if defined(__GNUC__) || defined(__clang__)
 #  pragma GCC diagnostic pop

@@ -56,10 +56,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     counted m;
     nnt_allocator a;
     nnti_source s;
+    nnti_st st;
+    nnti_file_pair pair;
+    size_t at = 0;
     image f;
     nnti_error e;
-    float *values;
-    size_t bytes;
+    float *values = NULL;
+    size_t bytes = 0;
     nnt_result r;
     m.live = m.peak = 0;
     a.alloc_fn = counted_take;
@@ -74,7 +77,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     set_tensor(&t[1], "b", 1, 2, 0);
     set_tensor(&t[2], "c", 0, 0, 0);
     nnti_clear_error(&e);
-    r = nnti_st_fetch(&a, &s, "input", t, 3, &values, &bytes, &e);
+    r = nnti_st_open(&st, &a, &s, "load", "input", &e);
+    if (r == NNT_OK) {
+        while (nnti_st_next_pair(&st, &at, &pair))
+            RULE(pair.value + strlen(pair.value) < st.header + st.header_length && nnti_utf8_valid(pair.key, strlen(pair.key)) && nnti_utf8_valid(pair.value, strlen(pair.value)));
+        RULE(at == st.metadata_length);
+        r = nnti_st_fetch(&st, t, 3, &values, &bytes);
+    }
+    nnti_st_close(&st);
     RULE(m.peak < 200000 + 10 * size);          /* the header, a record for each of its tensors, and small change */
     if (r == NNT_OK) {
         RULE(values && bytes == 9 * sizeof(float) && e.text[0] == 0);

@@ -60,6 +60,7 @@ static nnt_allocator memory_allocator(memory *m)
 static nnti_file_tensor tensor(const char *name, float *data, int rank, int64_t a, int64_t b, int64_t c, int64_t d)
 {
     nnti_file_tensor t;
+    memset(&t, 0, sizeof t);
     t.name = name;
     t.rank = rank;
     t.size[0] = a;
@@ -155,28 +156,61 @@ static int image_read(void *user, int64_t at, void *to, size_t n)
     memcpy(to, m->bytes + at, n);
     return 0;
 }
-/* Loads from memory as nnti_safetensors_read does from a file. */
-static nnt_result load_image(const nnt_allocator *a, image *m, nnti_file_tensor *t, int count, nnti_error *e)
+/* Values of an open file into t[i].data, all or none. */
+static nnt_result fetch_into(const nnti_st *f, nnti_file_tensor *t, int count)
 {
-    nnti_source source;
     float *values;
-    size_t bytes_taken, done = 0;
+    size_t bytes, done = 0;
     int i;
-    nnt_result r;
-    source.read_fn = image_read;
-    source.user = m;
-    source.length = (int64_t)m->length;
-    r = nnti_st_fetch(a, &source, "memory", t, count, &values, &bytes_taken, e);
-    CHECK(!m->bad);
+    nnt_result r = nnti_st_fetch(f, t, count, &values, &bytes);
     CHECK((r == NNT_OK) == (values != NULL));
-    if (r) return r;
-    for (i = 0; i < count; i++) {
+    for (i = 0; !r && i < count; i++) {
         size_t n = (size_t)nnti_file_tensor_count(&t[i]);
         memcpy(t[i].data, values + done, n * sizeof(float));
         done += n;
     }
-    nnti_free(a, values, bytes_taken);
-    return NNT_OK;
+    nnti_free(f->a, values, bytes);
+    return r;
+}
+static nnt_result load_tensors(const nnt_allocator *a, const char *path, nnti_file_tensor *t, int count, nnti_error *e)
+{
+    nnti_st_file f;
+    nnt_result r = nnti_st_file_open(&f, a, "load", path, e);
+    if (!r) r = fetch_into(&f.st, t, count);
+    nnti_st_file_close(&f);
+    return r;
+}
+/* The same from memory. */
+static nnt_result load_image(const nnt_allocator *a, image *m, nnti_file_tensor *t, int count, nnti_error *e)
+{
+    nnti_source source;
+    nnti_st f;
+    nnt_result r;
+    source.read_fn = image_read;
+    source.user = m;
+    source.length = (int64_t)m->length;
+    r = nnti_st_open(&f, a, &source, "load", "memory", e);
+    if (!r) r = fetch_into(&f, t, count);
+    nnti_st_close(&f);
+    CHECK(!m->bad);
+    return r;
+}
+static nnt_result save_with(const nnti_file_calls *calls, const nnt_allocator *a, const char *path, const nnti_file_tensor *t,
+                            int count, const nnti_file_pair *metadata, int pairs, nnti_error *e)
+{
+    nnti_st_content c;
+    memset(&c, 0, sizeof c);
+    c.t = t;
+    c.count = count;
+    c.metadata = metadata;
+    c.pairs = pairs;
+    return nnti_st_write(calls, a, path, &c, e);
+}
+static nnt_result save_tensors(const nnt_allocator *a, const char *path, const nnti_file_tensor *t, int count,
+                               const nnti_file_pair *metadata, int pairs, nnti_error *e)
+{
+    nnti_file_calls calls = nnti_file_calls_default();
+    return save_with(&calls, a, path, t, count, metadata, pairs, e);
 }
 static nnt_result load_bytes(const unsigned char *p, size_t n, nnti_file_tensor *t, int count, nnti_error *e)
 {
@@ -237,10 +271,10 @@ static void round_trip_keeps_bits_names_and_shapes(void)
     meta[0].value = "pt";
     meta[1].key = odd_quote;
     meta[1].value = odd_utf8;
-    CHECK(nnti_safetensors_write(&a, FILE_A, t, 7, meta, 2, &e) == NNT_OK);
+    CHECK(save_tensors(&a, FILE_A, t, 7, meta, 2, &e) == NNT_OK);
     CHECK(m.live == 0 && litter() == 0);
     for (i = 0; i < 7; i++) t[i].data = out[i];
-    CHECK(nnti_safetensors_read(&a, FILE_A, t, 7, &e) == NNT_OK);
+    CHECK(load_tensors(&a, FILE_A, t, 7, &e) == NNT_OK);
     CHECK(m.live == 0);
     for (i = 0; i < 7; i++) {
         size_t n = (size_t)nnti_file_tensor_count(&t[i]);
@@ -250,12 +284,12 @@ static void round_trip_keeps_bits_names_and_shapes(void)
     t[0] = t[4];                                        /* any order, any subset */
     memset(out, 0, sizeof out);
     t[1] = t[5];
-    CHECK(nnti_safetensors_read(&a, FILE_A, t, 2, &e) == NNT_OK);
+    CHECK(load_tensors(&a, FILE_A, t, 2, &e) == NNT_OK);
     CHECK(same_bits(in[4], out[4], 1001) && same_bits(in[5], out[5], 1));
-    CHECK(nnti_safetensors_write(&a, FILE_A, NULL, 0, NULL, 0, &e) == NNT_OK);
-    CHECK(nnti_safetensors_read(&a, FILE_A, NULL, 0, &e) == NNT_OK);
-    CHECK(nnti_safetensors_write(&a, FILE_A, NULL, 0, meta, 2, &e) == NNT_OK);
-    CHECK(nnti_safetensors_read(&a, FILE_A, NULL, 0, &e) == NNT_OK);
+    CHECK(save_tensors(&a, FILE_A, NULL, 0, NULL, 0, &e) == NNT_OK);
+    CHECK(load_tensors(&a, FILE_A, NULL, 0, &e) == NNT_OK);
+    CHECK(save_tensors(&a, FILE_A, NULL, 0, meta, 2, &e) == NNT_OK);
+    CHECK(load_tensors(&a, FILE_A, NULL, 0, &e) == NNT_OK);
     remove_all();
 }
 
@@ -280,14 +314,14 @@ static void written_bytes_are_these(void)
     meta.value = "pt";
     t[0] = tensor("a\n\"", a, 2, 2, 1, 0, 0);
     t[1] = tensor("b", &b, 0, 0, 0, 0, 0);
-    CHECK(nnti_safetensors_write(&d, FILE_A, t, 2, &meta, 1, &e) == NNT_OK);
+    CHECK(save_tensors(&d, FILE_A, t, 2, &meta, 1, &e) == NNT_OK);
     n = file_get(FILE_A, got, sizeof got);
     CHECKF(n == sizeof want - 1 && memcmp(got, want, n) == 0, "%d bytes: %s", (int)n, (const char *)got + 8);
     if (setlocale(LC_ALL, "de_DE.UTF-8") || setlocale(LC_ALL, "de_DE.utf8")) {      /* one that has a decimal comma */
-        CHECK(nnti_safetensors_write(&d, FILE_A, t, 2, &meta, 1, &e) == NNT_OK);
+        CHECK(save_tensors(&d, FILE_A, t, 2, &meta, 1, &e) == NNT_OK);
         n = file_get(FILE_A, got, sizeof got);
         CHECK(n == sizeof want - 1 && memcmp(got, want, n) == 0);
-        CHECK(nnti_safetensors_read(&d, FILE_A, t, 2, &e) == NNT_OK);
+        CHECK(load_tensors(&d, FILE_A, t, 2, &e) == NNT_OK);
         setlocale(LC_ALL, "C");
     }
     remove_all();
@@ -333,7 +367,7 @@ static void python_reads_what_we_write(void)
     t[0] = tensor(odd_quote, x, 3, 2, 1, 3, 0);
     t[1] = tensor(odd_utf8, &y, 0, 0, 0, 0, 0);
     t[2] = tensor("z", x, 2, 0, 4, 0, 0);
-    CHECK(nnti_safetensors_write(&d, FILE_A, t, 3, &meta, 1, &e) == NNT_OK);
+    CHECK(save_tensors(&d, FILE_A, t, 3, &meta, 1, &e) == NNT_OK);
     file_put(script, text, sizeof text - 1);
     sprintf(command, "\"%s\" %s %s", python, script, FILE_A);
     CHECK(system(command) == 0);
@@ -400,7 +434,7 @@ static void files_of_python_are_read(void)
     CHECK(is_same(n.doubles, python_double, 12));
     python_net_make(&n);
     file_put(FILE_A, from_python, PYTHON_BYTES);
-    CHECKF(nnti_safetensors_read(&d, FILE_A, n.t, 5, &e) == NNT_OK, "%s", e.text);
+    CHECKF(load_tensors(&d, FILE_A, n.t, 5, &e) == NNT_OK, "%s", e.text);
     CHECK(is_same(n.doubles, python_double, 12) && is_same(n.half, python_half, 6));
     remove_all();
     tracked[0] = 0;                                     /* an integer that is wanted after all */
@@ -651,9 +685,9 @@ static void many_tensors_are_sorted_and_found(void)
         sprintf(names[i], "n%x", (unsigned)k * 2654435761u);
         t[i] = tensor(names[i], &data[i], 1, 1, 0, 0, 0);
     }
-    CHECK(nnti_safetensors_write(&d, FILE_A, t, COUNT, NULL, 0, &e) == NNT_OK);
+    CHECK(save_tensors(&d, FILE_A, t, COUNT, NULL, 0, &e) == NNT_OK);
     memset(data, 0, sizeof data);
-    CHECKF(nnti_safetensors_read(&d, FILE_A, t, COUNT, &e) == NNT_OK, "%s", e.text);
+    CHECKF(load_tensors(&d, FILE_A, t, COUNT, &e) == NNT_OK, "%s", e.text);
     for (i = 0; i < COUNT; i++) CHECKF(data[i] == (float)i, "%d", i);
     remove_all();
 }
@@ -780,14 +814,14 @@ static void no_memory_at_any_point_is_an_error(void)
         small_net_make(&net);
         file_put(FILE_A, "old", 3);
         m.left = n;
-        r = nnti_safetensors_write(&a, FILE_A, net.t, 2, NULL, 0, &e);
+        r = save_tensors(&a, FILE_A, net.t, 2, NULL, 0, &e);
         CHECK(m.live == 0 && litter() == 0);
         if (r == NNT_OK) break;
         CHECK(r == NNT_ERR_MEMORY);
-        CHECK_TEXT(e.text, "save '" FILE_A "': out of memory; needs 64.2 KiB");
+        CHECKF(strstr(e.text, "save '" FILE_A "': out of memory; needs ") == e.text, "%s", e.text);
         CHECK(file_get(FILE_A, (unsigned char *)e.text, 10) == 3);
     }
-    CHECK(n == 3);
+    CHECK(n == 4);                                      /* a list of names, header, names, block */
     remove_all();
 }
 
@@ -851,7 +885,7 @@ static nnt_result save_big(const nnti_file_calls *c, float value, nnti_error *e)
     nnti_file_tensor t = tensor("big", data, 1, BIG, 0, 0, 0);
     int i;
     for (i = 0; i < BIG; i++) data[i] = value;
-    return nnti_st_write(c, &d, FILE_A, &t, 1, NULL, 0, e);
+    return save_with(c, &d, FILE_A, &t, 1, NULL, 0, e);
 }
 /* The value that the file holds throughout, -1 when it can't be loaded or is a mixture. */
 static float load_big(void)
@@ -861,7 +895,7 @@ static float load_big(void)
     nnti_file_tensor t = tensor("big", data, 1, BIG, 0, 0, 0);
     nnti_error e;
     int i;
-    if (nnti_safetensors_read(&d, FILE_A, &t, 1, &e) != NNT_OK) return -1.0f;
+    if (load_tensors(&d, FILE_A, &t, 1, &e) != NNT_OK) return -1.0f;
     for (i = 0; i < BIG; i++) if (data[i] != data[0]) return -1.0f;
     return data[0];
 }
@@ -970,15 +1004,15 @@ static void what_can_not_be_opened_or_created_is_named(void)
     small_net n;
     nnti_error e;
     small_net_make(&n);
-    CHECK(nnti_safetensors_read(&d, NNT_TEST_TMP "/no-such/a.safetensors", n.t, 2, &e) == NNT_ERR_FILE);
+    CHECK(load_tensors(&d, NNT_TEST_TMP "/no-such/a.safetensors", n.t, 2, &e) == NNT_ERR_FILE);
     CHECK_TEXT(e.text, "load '" NNT_TEST_TMP "/no-such/a.safetensors': can't be opened: no such file or folder");
-    CHECK(nnti_safetensors_write(&d, NNT_TEST_TMP "/no-such/a.safetensors", n.t, 2, NULL, 0, &e) == NNT_ERR_FILE);
+    CHECK(save_tensors(&d, NNT_TEST_TMP "/no-such/a.safetensors", n.t, 2, NULL, 0, &e) == NNT_ERR_FILE);
     CHECK_TEXT(e.text, "save '" NNT_TEST_TMP "/no-such/a.safetensors': can't be created: no such file or folder");
 #ifndef _WIN32
-    CHECK(nnti_safetensors_read(&d, NNT_TEST_TMP, n.t, 2, &e) == NNT_ERR_FILE);
+    CHECK(load_tensors(&d, NNT_TEST_TMP, n.t, 2, &e) == NNT_ERR_FILE);
     CHECK_TEXT(e.text, "load '" NNT_TEST_TMP "': can't be opened: it is not a regular file");
-    CHECK(nnti_safetensors_read(&d, "/dev/null", n.t, 2, &e) == NNT_ERR_FILE);
-    CHECK(nnti_safetensors_write(&d, "/dev/null", n.t, 2, NULL, 0, &e) == NNT_ERR_FILE);
+    CHECK(load_tensors(&d, "/dev/null", n.t, 2, &e) == NNT_ERR_FILE);
+    CHECK(save_tensors(&d, "/dev/null", n.t, 2, NULL, 0, &e) == NNT_ERR_FILE);
     CHECK_TEXT(e.text, "save '/dev/null': can't be created: it is not a regular file");
 #endif
     CHECK(small_net_untouched(&n));
@@ -991,18 +1025,18 @@ static void names_that_could_not_be_read_again_are_refused(void)
     nnti_file_pair meta;
     small_net_make(&n);
     n.t[1].name = "conv1.weight";
-    CHECK(nnti_safetensors_write(&d, FILE_A, n.t, 2, NULL, 0, &e) == NNT_ERR_ARGUMENT);
+    CHECK(save_tensors(&d, FILE_A, n.t, 2, NULL, 0, &e) == NNT_ERR_ARGUMENT);
     CHECK_TEXT(e.text,
         "save '" FILE_A "': the name 'conv1.weight' names two tensors; give the layer another one (nnt_name)");
     n.t[1].name = "__metadata__";
-    CHECK(nnti_safetensors_write(&d, FILE_A, n.t, 2, NULL, 0, &e) == NNT_ERR_ARGUMENT);
+    CHECK(save_tensors(&d, FILE_A, n.t, 2, NULL, 0, &e) == NNT_ERR_ARGUMENT);
     CHECK_TEXT(e.text,
         "save '" FILE_A "': the name '__metadata__' is taken by the format; give the layer another one (nnt_name)");
     n.t[1].name = "\xff";
-    CHECK(nnti_safetensors_write(&d, FILE_A, n.t, 2, NULL, 0, &e) == NNT_ERR_ARGUMENT);
+    CHECK(save_tensors(&d, FILE_A, n.t, 2, NULL, 0, &e) == NNT_ERR_ARGUMENT);
     meta.key = "k";
     meta.value = "\x80";
-    CHECK(nnti_safetensors_write(&d, FILE_A, n.t, 1, &meta, 1, &e) == NNT_ERR_ARGUMENT);
+    CHECK(save_tensors(&d, FILE_A, n.t, 1, &meta, 1, &e) == NNT_ERR_ARGUMENT);
     CHECK_TEXT(e.text, "save '" FILE_A "': metadata 'k' is not UTF-8");
     CHECK(!file_exists(FILE_A) && litter() == 0);
 }
@@ -1064,7 +1098,7 @@ static void shared_cases_give_what_they_should(void)
         sprintf(path, "%s/cases/safetensors/%s.safetensors", NNT_TEST_SHARED, c->file);
         sprintf(want, "load '%s': %s", path, c->error);
         small_net_make(&n);
-        r = nnti_safetensors_read(&a, path, n.t, 2, &e);
+        r = load_tensors(&a, path, n.t, 2, &e);
         CHECKF(r == c->result, "%s: %s", c->file, nnt_result_name(r));
         CHECK_TEXT(e.text, c->error[0] ? want : "");
         CHECKF(r ? small_net_untouched(&n) : small_net_loaded(&n), "%s", c->file);
