@@ -51,12 +51,12 @@
      >>elementwise  activations, dropout, noise, sums, the update   >>input        whole files, gzip
      >>optimizer    constructors, learning rates                    >>data         datasets, IDX
      >>gemm         matrix products                                 >>loader       batches, made ahead by threads
-     >>winograd     3x3 convolutions with fewer multiplications     >>run          step, update, predict
-     >>conv         convolution                                     >>weights      nets as files
-     >>linear       fully connected layers                          >>snapshot     runs as files: stop and go on
-     >>pool         max, average, adaptive pooling                  >>fit          evaluate, whole runs, progress
-     >>norm         batch normalisation                             >>seeing       profiles in words and pictures
-     >>loss         softmax, cross-entropy, squared error
+     >>winograd     3x3 convolutions with fewer multiplications     >>health       a step op by op, values that are not finite
+     >>conv         convolution                                     >>run          step, update, predict
+     >>linear       fully connected layers                          >>weights      nets as files
+     >>pool         max, average, adaptive pooling                  >>snapshot     runs as files: stop and go on
+     >>norm         batch normalisation                             >>fit          evaluate, whole runs, progress
+     >>loss         softmax, cross-entropy, squared error           >>seeing       profiles in words and pictures
      >>fused        convolution or batch norm with pooling
      >>graph        builders: shapes checked, inferred
      >>schedule     what to keep and what to make again
@@ -109,6 +109,10 @@
         nnt_loader_batches, nnt_loader_epoch, nnt_loader_batch, nnt_loader_wait_seconds, nnt_loader_dataset tell where a
         loader is, nnt_loader_rewind and nnt_loader_seek put it elsewhere. nnt_steps and nnt_last_loss tell what the net has done,
         nnt_set_learning_rate changes its pace, nnt_backward only makes gradients.
+        nnt_profile_start and nnt_profile_stop watch where the time goes (nnt_profile_loader: of a loop of one's own,
+        nnt_profile_reset: from now on); nnt_profile_verdict says it in a sentence, nnt_profile_text in a table,
+        nnt_profile_flame_svg, nnt_profile_trace and nnt_profile_folded in files, nnt_profile_rows in figures. nnt_health
+        looks at outputs, weights and gradients of each layer, nnt_health_text shows them.
      8. nnt_evaluate gives loss, accuracy and confusion matrix; nnt_predict gives the net's answers.
      9. nnt_param_count, nnt_param_name, nnt_param and nnt_grad reach weights and gradients as tensors. nnt_tensor_new,
         nnt_tensor_from make some of one's own; nnt_tensor_rank, nnt_tensor_size, nnt_tensor_data, nnt_tensor_read
@@ -715,6 +719,28 @@ NNT_API nnt_result nnt_profile_trace(nnt_net *net, const char *path);      /* JS
                                                                               last 65,536 events of the net, 8,192 of a loader */
 NNT_API nnt_result nnt_profile_folded(nnt_net *net, const char *path);     /* "a;b;c MICROSECONDS" for flamegraph.pl, speedscope */
 #endif
+
+/* ============================================================================
+   Health: are the numbers all right?
+   ============================================================================ */
+
+/* What one batch says about a layer. */
+typedef struct nnt_layer_health {
+    char   layer[64], kind[24];     /* as nnt_name, or conv2d1; conv2d. A relu that a layer does with it belongs to that layer */
+    int    relu;                    /* the output has passed a relu, */
+    double output, output_max;      /* and its root mean square and largest magnitude are these, */
+    double zeros, dead;             /*   so many of its values are 0, of its channels 0 in the whole batch: shares, 0 to 1 */
+    double weight, gradient;        /* norms, roots of sums of squares, of weight and bias together; 0 without parameters */
+    double update;                  /* norm of what the next update would change, divided by `weight`. Usual: near 1e-3 */
+} nnt_layer_health;
+
+/* Runs a step's ops one by one on a batch and looks at everything that they write; *count gets how many layers there are,
+   rows at most cap of them. NNT_ERR_NOT_FINITE names the first value that is not finite, by layer and op. Afterwards all
+   is as before, but for gradients and nnt_last_loss, which are the batch's. Takes about twice nnt_memory.fixed on the host
+   meanwhile. nnt_step and nnt_fit look for the first such value by themselves when a loss is not finite. */
+NNT_API nnt_result nnt_health(nnt_net *net, const nnt_batch *batch, nnt_layer_health *rows, int cap, int *count);
+/* The rows as a table, and what is odd about them in words. Writes and returns as nnt_summary. */
+NNT_API size_t nnt_health_text(const nnt_layer_health *rows, int count, char *text, size_t cap);
 
 /* The last nnt_fit, epoch by epoch: what its callbacks were told with NNT_EVENT_EPOCH. Valid until the next nnt_fit. */
 NNT_API const nnt_progress_info *nnt_history(const nnt_net *net, int *epochs);
@@ -7803,6 +7829,7 @@ struct nnt_net {
     int           fitting;          /* inside of nnt_fit */
     struct nnti_recorder *profile;  /* what was recorded, or NULL */
     struct nnti_recorder *recording; /* the same while it runs, else NULL */
+    struct nnti_inspector *inspector; /* looks at what ops write, or NULL */
     nnti_fit_state fit;
     nnti_text_pair *metadata;
     size_t        metadata_cap;
@@ -15973,6 +16000,221 @@ static nnt_result nnti_profile_follow(nnt_net *net, nnt_loader *l)
 }
 
 /* ============================================================================
+   >>health    A step looked at op by op: the size of what is written, and the first value that is not finite
+   Ops run one at a time, and what they wrote is fetched. For nnt_health, and once a loss is not finite.
+   ============================================================================ */
+
+typedef struct nnti_inspector {
+    nnt_net *net;
+    nnt_layer_health *row;          /* for each node, or NULL: only whether values are finite */
+    double  *squares, *values, *channels;   /* sums for the rows */
+    float   *buffer;                /* what an op wrote */
+    size_t   bytes;
+    char     found[256];            /* "first non-finite value: ..." */
+} nnti_inspector;
+
+/* What an op wrote: `samples` times `count` values, `stride` apart, from value `first` on. */
+typedef struct nnti_written { const void *at; int64_t first, count, stride; int samples, channels; } nnti_written;
+
+/* 0 when the op does not write that role, or no floats. */
+static int nnti_written_by(const nnt_net *net, const nnti_program *p, int index, int role, int samples, nnti_written *w)
+{
+    const nnt_op *op = &p->ops[index];
+    int64_t in = (int64_t)op->in_c * op->in_h * op->in_w, out = (int64_t)op->out_c * op->out_h * op->out_w;
+    int o = nnti_operands(p, index)[role];
+    memset(w, 0, sizeof *w);
+    w->at = op->at[role];
+    w->samples = samples;
+    w->channels = op->out_c;
+    if (o == -1 || !w->at) return 0;
+    switch (role) {
+    case NNT_Y:
+        if (!nnti_op_writes(op, role)) return 0;
+        w->count = w->stride = op->kind == NNT_OP_COPY || op->kind == NNT_OP_ACCUMULATE ? in : out;
+        if (op->kind == NNT_OP_CONCAT) {
+            w->first = (int64_t)op->channel_offset * op->in_h * op->in_w;
+            w->count = in;
+            w->channels = op->in_c;
+        }
+        break;
+    case NNT_GX:
+        w->count = w->stride = in;
+        break;
+    case NNT_STATS:
+        if (!nnti_op_writes(op, role)) return 0;
+        w->count = 3 * (int64_t)op->in_c;
+        w->samples = 1;
+        break;
+    case NNT_GW: case NNT_GB:
+        w->count = net->params[-2 - o].count;
+        w->samples = 1;
+        break;
+    default: return 0;
+    }
+    return 1;
+}
+static int64_t nnti_first_bad(const float *x, int64_t count)
+{
+    int64_t i;
+    for (i = 0; i < count; i++) if (!nnti_finite(x[i])) return i;
+    return -1;
+}
+static nnt_result nnti_inspect_fetch(nnti_inspector *s, const void *from, size_t bytes)
+{
+    const nnti_open_device *on = s->net->on;
+    nnt_result r = on->backend->download(on->device, s->buffer, from, bytes);
+    return r ? nnti_device_failed(s->net, on, r, "health") : NNT_OK;
+}
+/* "output of 'conv3'", "gradient of 'conv3.weight'" */
+static void nnti_put_result_name(nnti_text *t, const nnt_net *net, const nnti_program *p, int index, int role)
+{
+    const nnt_op *op = &p->ops[index];
+    const nnti_node *n = &net->nodes[op->node - 1];
+    char name[NNTI_NAME_TEXT];
+    int o = nnti_operands(p, index)[role];
+    if (role == NNT_GW || role == NNT_GB) nnti_put(t, "gradient of '%s'", net->params[-2 - o].name);
+    else nnti_put(t, "%s '%s'", role == NNT_STATS ? "statistics of" : role == NNT_GX || op->phase == NNT_PHASE_BACKWARD ? "gradient of the input of" : "output of",
+                  nnti_node_name(n, name));
+    nnti_put(t, " (%s%s)", nnti_op_names[op->kind], op->phase == NNT_PHASE_AGAIN ? ", made again" : "");
+}
+static nnt_result nnti_inspect_found(nnti_inspector *s, nnti_text *t, const char *where)
+{
+    nnti_put(t, ", step %I", s->net->steps);
+    nnti_text_end(t);
+    return nnti_set_error(&s->net->error, NNT_ERR_NOT_FINITE, "%s: %s", where, s->found);
+}
+static nnti_text nnti_inspect_begin(nnti_inspector *s)
+{
+    nnti_text t = nnti_text_begin(s->found, sizeof s->found);
+    nnti_put_string(&t, "first non-finite value: ");
+    return t;
+}
+/* A forward output into its layer's row. */
+static void nnti_inspect_output(nnti_inspector *s, const nnt_op *op, const nnti_written *w)
+{
+    int node = op->node - 1, c, n;
+    int64_t plane = w->count / w->channels, i;
+    nnt_layer_health *r = &s->row[node];
+    r->relu = (op->flags & NNT_OPF_RELU) != 0 || (op->kind == NNT_OP_ACT && op->variant == NNT_ACT_RELU);
+    for (c = 0; c < w->channels; c++) {
+        int64_t zeros = 0;
+        for (n = 0; n < w->samples; n++) {
+            const float *x = s->buffer + n * w->stride + w->first + c * plane;
+            for (i = 0; i < plane; i++) {
+                double v = (double)x[i];
+                zeros += !(v > 0) && !(v < 0);
+                s->squares[node] += v * v;
+                if (fabs(v) > r->output_max) r->output_max = fabs(v);
+            }
+        }
+        r->zeros += (double)zeros;          /* counts, until nnti_inspect_end */
+        r->dead += zeros == w->samples * plane;
+    }
+    s->values[node] += (double)w->samples * (double)w->count;
+    s->channels[node] += w->channels;
+}
+/* What op `index` has just written. */
+static nnt_result nnti_inspect_op(nnti_inspector *s, const nnti_program *p, int index, int samples, const char *where)
+{
+    static const int roles[] = { NNT_STATS, NNT_Y, NNT_GX, NNT_GW, NNT_GB };
+    const nnt_op *op = &p->ops[index];
+    nnti_written w;
+    nnt_result r;
+    size_t k;
+    int n;
+    if (nnti_operands(p, index)[NNT_LOSS] >= 0) {
+        nnt_loss loss;
+        r = nnti_inspect_fetch(s, op->at[NNT_LOSS], sizeof loss);
+        if (r) return r;
+        memcpy(&loss, s->buffer, sizeof loss);
+        if (!nnti_finite_double(loss.sum)) {
+            nnti_text t = nnti_inspect_begin(s);
+            nnti_put_result_name(&t, s->net, p, index, NNT_LOSS);
+            nnti_put(&t, ": %g", loss.sum);
+            return nnti_inspect_found(s, &t, where);
+        }
+    }
+    for (k = 0; k < sizeof roles / sizeof *roles; k++) {
+        if (!nnti_written_by(s->net, p, index, roles[k], samples, &w)) continue;
+        r = nnti_inspect_fetch(s, w.at, (size_t)((w.samples - 1) * w.stride + w.first + w.count) * sizeof(float));
+        if (r) return r;
+        for (n = 0; n < w.samples; n++) {
+            const float *x = s->buffer + n * w.stride + w.first;
+            int64_t bad = nnti_first_bad(x, w.count);
+            if (bad >= 0) {
+                nnti_text t = nnti_inspect_begin(s);
+                nnti_put_result_name(&t, s->net, p, index, roles[k]);
+                nnti_put(&t, ": %g at value %I", (double)x[bad], bad);
+                if (w.stride) nnti_put(&t, " of sample %d", n);
+                return nnti_inspect_found(s, &t, where);
+            }
+        }
+        if (s->row && roles[k] == NNT_Y && op->phase == NNT_PHASE_FORWARD) nnti_inspect_output(s, op, &w);
+    }
+    return NNT_OK;
+}
+static nnt_result nnti_inspect_run(nnti_inspector *s, const nnti_program *p, int first, int last, const nnt_run *run, const char *where)
+{
+    const nnti_open_device *on = s->net->on;
+    nnt_result r = NNT_OK;
+    int i;
+    for (i = first; i < last && !r; i++) {
+        r = on->backend->run(on->device, &p->ops[i], 1, run);
+        r = r ? nnti_device_failed(s->net, on, r, where) : nnti_inspect_op(s, p, i, run->count, where);
+    }
+    return r;
+}
+/* All parameters and running statistics. */
+static nnt_result nnti_inspect_params(nnti_inspector *s, const char *when, const char *where)
+{
+    nnt_net *net = s->net;
+    int i;
+    for (i = 0; i < net->param_count; i++) {
+        const nnti_param *p = &net->params[i];
+        int64_t bad;
+        nnt_result r;
+        if (p->kind == NNTI_PARAM_CONSTANT) continue;
+        r = nnti_inspect_fetch(s, net->memory + p->offset, (size_t)p->count * sizeof(float));
+        if (r) return r;
+        bad = nnti_first_bad(s->buffer, p->count);
+        if (bad >= 0) {
+            nnti_text t = nnti_inspect_begin(s);
+            nnti_put(&t, "'%s' %s: %g at value %I", p->name, when, (double)s->buffer[bad], bad);
+            return nnti_inspect_found(s, &t, where);
+        }
+    }
+    return NNT_OK;
+}
+static void nnti_inspector_free(nnti_inspector *s)
+{
+    const nnt_allocator *a = &s->net->a;
+    size_t nodes = (size_t)s->net->node_count;
+    nnti_free(a, s->buffer, s->bytes);
+    nnti_free(a, s->row, nodes * sizeof *s->row);
+    nnti_free(a, s->squares, 3 * nodes * sizeof *s->squares);
+}
+/* rows: wanted. 0 when memory is out; to be freed also then. */
+static int nnti_inspector_init(nnti_inspector *s, nnt_net *net, int rows)
+{
+    size_t nodes = (size_t)net->node_count;
+    int i;
+    memset(s, 0, sizeof *s);
+    s->net = net;
+    s->bytes = sizeof(nnt_loss);
+    for (i = 0; i < net->plan.train_value_count; i++) if (net->plan.train_values[i].bytes > s->bytes) s->bytes = net->plan.train_values[i].bytes;
+    for (i = 0; i < net->param_count; i++)
+        if ((size_t)net->params[i].count * sizeof(float) > s->bytes) s->bytes = (size_t)net->params[i].count * sizeof(float);
+    s->buffer = (float *)nnti_alloc(&net->a, s->bytes);
+    if (!rows) return s->buffer != NULL;
+    s->row = (nnt_layer_health *)nnti_zalloc(&net->a, nodes, sizeof *s->row);
+    s->squares = (double *)nnti_zalloc(&net->a, 3 * nodes, sizeof *s->squares);
+    if (!s->buffer || !s->row || !s->squares) return 0;
+    s->values = s->squares + nodes;
+    s->channels = s->values + nodes;
+    return 1;
+}
+
+/* ============================================================================
    >>run    Steps: batches in, ops through the backend, loss out, update
    Reads the plan's two lists of ops; everything that differs from step to step is in nnt_run.
    ============================================================================ */
@@ -16007,6 +16249,7 @@ static nnt_result nnti_download(nnt_net *net, int program, void *to, const void 
 static nnt_result nnti_run_ops(nnt_net *net, const nnti_program *p, int first, int last, const nnt_run *run, const char *where)
 {
     nnt_result r = NNT_OK;
+    if (net->inspector) return nnti_inspect_run(net->inspector, p, first, last, run, where);
     if (last > first && net->recording) r = nnti_profile_run(net, nnti_op_row(net, p, first), p->ops + first, last - first, run, run->count);
     else if (last > first) r = net->on->backend->run(net->on->device, p->ops + first, last - first, run);
     return r ? nnti_device_failed(net, net->on, r, where) : NNT_OK;
@@ -16109,6 +16352,24 @@ static double nnti_mean_loss(const nnt_loss *l) { return l->weight > 0 ? l->sum 
 
 static int nnti_accumulates(const nnt_net *net) { return nnti_max(1, net->desc.optimizer.accumulate); }
 
+/* The loss of a batch is not finite: runs its forward ops again, one by one, to find where that began. "" when there is no
+   memory for it, or when it does not happen again. */
+static void nnti_locate(nnt_net *net, const nnt_batch *b, const nnt_run *run, const char *where, char *found, size_t cap)
+{
+    const nnti_program *p = &net->plan.train;
+    nnti_inspector s;
+    nnt_result r;
+    found[0] = 0;
+    if (net->inspector) return;
+    if (nnti_inspector_init(&s, net, 0)) {
+        r = nnti_inspect_params(&s, "before the step", where);
+        if (!r) r = nnti_put_batch(net, 0, b, 0, b->count, where);
+        if (!r) r = nnti_inspect_run(&s, p, 0, p->loss_op + 1, run, where);
+        if (r == NNT_ERR_NOT_FINITE) nnti_format(found, cap, "; %s", s.found);
+    }
+    nnti_inspector_free(&s);
+}
+
 /* Forward, loss and backward of one batch. While batches are accumulated, each sample's weight is divided by the
    compiled batch, and the update's grad_scale puts the sum of all weights in its place. */
 static nnt_result nnti_forward_backward(nnt_net *net, const nnt_batch *b, const char *where, nnt_run *run)
@@ -16134,11 +16395,12 @@ static nnt_result nnti_forward_backward(nnt_net *net, const nnt_batch *b, const 
     if (!r) r = nnti_get_loss(net, 0, &net->last_loss, where);
     if (r) return r;
     if (!nnti_finite_double(net->last_loss.sum) || !nnti_finite((float)nnti_mean_loss(&net->last_loss))) {
-        char last[64];
+        char last[64], found[300];
         last[0] = 0;
         if (net->steps > 0) nnti_format(last, sizeof last, ", after %g in the step before", net->last_finite);
-        return nnti_set_error(&net->error, NNT_ERR_NOT_FINITE, "%s: the loss of step %I is %g%s; nothing was updated; a smaller learning rate (now %g) or clip_norm may help",
-                              where, net->steps, nnti_mean_loss(&net->last_loss), last, (double)nnt_learning_rate(&net->desc.optimizer, net->updates));
+        nnti_locate(net, b, run, where, found, sizeof found);
+        return nnti_set_error(&net->error, NNT_ERR_NOT_FINITE, "%s: the loss of step %I is %g%s; nothing was updated; a smaller learning rate (now %g) or clip_norm may help%s",
+                              where, net->steps, nnti_mean_loss(&net->last_loss), last, (double)nnt_learning_rate(&net->desc.optimizer, net->updates), found);
     }
     return ahead ? NNT_OK : nnti_run_ops(net, p, p->loss_op + 1, p->count - p->update_ops, run, where);
 }
@@ -16242,20 +16504,33 @@ NNT_API nnt_result nnt_step(nnt_net *net, const nnt_batch *batch, float *loss)
     return r;
 }
 
+/* While batches are accumulated, gradients are divided by the compiled batch; this makes them those of the last one. */
+static double nnti_gradient_scale(const nnt_net *net)
+{
+    return nnti_accumulates(net) > 1 && net->last_loss.weight > 0 ? net->desc.batch / net->last_loss.weight : 1;
+}
+static nnt_result nnti_scale_gradients(nnt_net *net, const char *where)
+{
+    float *grads = net->memory + net->plan.memory.params / sizeof(float);
+    nnt_result r = NNT_OK;
+    if (nnti_accumulates(net) > 1 && net->last_loss.weight > 0)
+        r = net->on->backend->axpby(net->on->device, grads, (float)nnti_gradient_scale(net), grads, 0.0f, NULL, (int64_t)net->plan.trained_floats);
+    return r ? nnti_device_failed(net, net->on, r, where) : NNT_OK;
+}
+static nnt_result nnti_ready_for_gradients(nnt_net *net, const nnt_batch *batch, const char *where)
+{
+    nnt_result r = nnti_ready_to_train(net, where);
+    if (!r && net->pending) r = nnti_set_error(&net->error, NNT_ERR_STATE, "%s: the gradients of %d batches wait for their update; call nnt_update first", where, net->pending);
+    if (!r) r = nnti_check_batch(net, batch, where, 0);
+    return r ? r : nnti_check_batchnorm(net, batch->count, where);
+}
 static nnt_result nnti_backward(nnt_net *net, const nnt_batch *batch, float *loss)
 {
     nnt_run run;
-    nnt_result r = nnti_ready_to_train(net, "backward");
-    if (!r && net->pending) r = nnti_set_error(&net->error, NNT_ERR_STATE, "backward: the gradients of %d batches wait for their update; call nnt_update first", net->pending);
-    if (!r) r = nnti_check_batch(net, batch, "backward", 0);
-    if (!r) r = nnti_check_batchnorm(net, batch->count, "backward");
+    nnt_result r = nnti_ready_for_gradients(net, batch, "backward");
     if (!r) r = nnti_forward_backward(net, batch, "backward", &run);
+    if (!r) r = nnti_scale_gradients(net, "backward");
     if (r) return r;
-    if (nnti_accumulates(net) > 1 && net->last_loss.weight > 0) {   /* what was divided by the compiled batch */
-        float *grads = net->memory + net->plan.memory.params / sizeof(float);
-        r = net->on->backend->axpby(net->on->device, grads, (float)(net->desc.batch / net->last_loss.weight), grads, 0.0f, NULL, (int64_t)net->plan.trained_floats);
-        if (r) return nnti_device_failed(net, net->on, r, "backward");
-    }
     if (loss) *loss = (float)nnti_mean_loss(&net->last_loss);
     return NNT_OK;
 }
@@ -16267,6 +16542,127 @@ NNT_API nnt_result nnt_backward(nnt_net *net, const nnt_batch *batch, float *los
     start = nnti_clock(net);
     r = nnti_backward(net, batch, loss);
     nnti_clocked(net, nnti_row(0, NNTI_PART_WHOLE), start, r ? 0 : batch->count);
+    return r;
+}
+
+/* ---- health */
+
+/* Adds the squares of `count` values on the device, or of their differences from `from`. */
+static nnt_result nnti_inspect_norm(nnti_inspector *s, const float *at, const float *from, int64_t count, double *sum)
+{
+    nnt_result r = nnti_inspect_fetch(s, at, (size_t)count * sizeof(float));
+    int64_t i;
+    for (i = 0; i < count && !r; i++) {
+        double v = (double)s->buffer[i] - (from ? (double)from[i] : 0);
+        *sum += v * v;
+    }
+    return r;
+}
+enum { NNTI_NORM_WEIGHT = 0, NNTI_NORM_GRADIENT, NNTI_NORM_UPDATE };
+/* One of a layer's three sums over its trained parameters. kept: the weights before the update. */
+static nnt_result nnti_inspect_norms(nnti_inspector *s, int which, const float *kept)
+{
+    nnt_net *net = s->net;
+    const float *grads = net->memory + net->plan.memory.params / sizeof(float);
+    nnt_result r = NNT_OK;
+    int i;
+    for (i = 0; i < net->param_count && !r; i++) {
+        const nnti_param *p = &net->params[i];
+        nnt_layer_health *row = &s->row[p->node];
+        if (p->kind != NNTI_PARAM_TRAINED) continue;
+        if (which == NNTI_NORM_WEIGHT) r = nnti_inspect_norm(s, net->memory + p->offset, NULL, p->count, &row->weight);
+        else if (which == NNTI_NORM_GRADIENT) r = nnti_inspect_norm(s, grads + p->offset, NULL, p->count, &row->gradient);
+        else r = nnti_inspect_norm(s, net->memory + p->offset, kept + p->offset, p->count, &row->update);
+    }
+    return r;
+}
+/* What the next update would do, and back again. */
+static nnt_result nnti_inspect_update(nnti_inspector *s, const nnt_run *run)
+{
+    nnt_net *net = s->net;
+    const nnti_open_device *on = net->on;
+    const nnti_program *p = &net->plan.train;
+    size_t bytes = net->plan.memory.fixed;
+    int64_t updates = net->updates;
+    float *kept = (float *)nnti_alloc(&net->a, bytes);
+    nnt_result r, back;
+    if (!kept) return nnti_set_error(&net->error, NNT_ERR_MEMORY, "health: out of memory; needs %B", bytes);
+    r = on->backend->download(on->device, kept, net->memory, bytes);
+    if (r) {
+        nnti_free(&net->a, kept, bytes);
+        return nnti_device_failed(net, on, r, "health");
+    }
+    net->pending_weight = net->last_loss.weight;
+    r = nnti_apply_update(net, "health");
+    if (r == NNT_ERR_NOT_FINITE) {          /* each gradient was finite */
+        nnti_text t = nnti_inspect_begin(s);
+        nnti_put_string(&t, "the sum of the squares of all gradients (grad_norm)");
+        r = nnti_inspect_found(s, &t, "health");
+    }
+    if (!r) r = nnti_run_ops(net, p, p->count - p->update_ops, p->count, run, "health");
+    if (!r) r = nnti_inspect_params(s, "after the update", "health");
+    if (!r) r = nnti_inspect_norms(s, NNTI_NORM_UPDATE, kept);
+    back = on->backend->upload(on->device, net->memory, kept, bytes);
+    net->updates = updates;
+    net->pending = 0;
+    net->pending_weight = 0;
+    nnti_free(&net->a, kept, bytes);
+    return back ? nnti_device_failed(net, on, back, "health") : r;
+}
+/* Sums become roots and shares; rows without anything are left out. */
+static int nnti_inspect_end(nnti_inspector *s, nnt_layer_health *rows, int cap)
+{
+    nnt_net *net = s->net;
+    char name[NNTI_NAME_TEXT];
+    int i, count = 0;
+    for (i = 0; i < net->node_count; i++) {
+        nnt_layer_health r = s->row[i];
+        if (!(s->values[i] > 0) && !(r.weight > 0)) continue;
+        nnti_format(r.layer, sizeof r.layer, "%s", nnti_node_name(&net->nodes[i], name));
+        nnti_format(r.kind, sizeof r.kind, "%s", nnti_node_kind_name(&net->nodes[i]));
+        if (s->values[i] > 0) {
+            r.output = sqrt(s->squares[i] / s->values[i]);
+            r.zeros /= s->values[i];
+            r.dead /= s->channels[i];
+        }
+        r.update = r.weight > 0 ? sqrt(r.update / r.weight) : 0;
+        r.weight = sqrt(r.weight);
+        r.gradient = sqrt(r.gradient) * nnti_gradient_scale(net);
+        if (count++ < cap && rows) rows[count - 1] = r;
+    }
+    return count;
+}
+static nnt_result nnti_health(nnt_net *net, const nnt_batch *batch, nnt_layer_health *rows, int cap, int *count)
+{
+    nnti_inspector s;
+    nnt_run run;
+    nnt_result r = nnti_ready_for_gradients(net, batch, "health");
+    if (r) return r;
+    if (!nnti_inspector_init(&s, net, 1)) r = nnti_set_error(&net->error, NNT_ERR_MEMORY, "health: out of memory");
+    net->inspector = &s;
+    if (!r) r = nnti_inspect_params(&s, "before the step", "health");
+    if (!r) r = nnti_inspect_norms(&s, NNTI_NORM_WEIGHT, NULL);
+    if (!r) r = nnti_forward_backward(net, batch, "health", &run);
+    if (!r) r = nnti_inspect_norms(&s, NNTI_NORM_GRADIENT, NULL);
+    if (!r) r = nnti_inspect_update(&s, &run);
+    if (!r) r = nnti_scale_gradients(net, "health");
+    net->inspector = NULL;
+    if (s.channels) *count = nnti_inspect_end(&s, rows, cap);
+    nnti_inspector_free(&s);
+    return r;
+}
+NNT_API nnt_result nnt_health(nnt_net *net, const nnt_batch *batch, nnt_layer_health *rows, int cap, int *count)
+{
+    struct nnti_recorder *recording;
+    int own;
+    nnt_result r;
+    if (!count) count = &own;
+    *count = 0;
+    if (!net) return NNT_ERR_ARGUMENT;
+    recording = net->recording;             /* a profile is about steps, not about this */
+    net->recording = NULL;
+    r = nnti_health(net, batch, rows, cap, count);
+    net->recording = recording;
     return r;
 }
 
@@ -17773,6 +18169,56 @@ static void nnti_put_profile(nnti_text *t, nnt_net *net, nnti_sheet *s)
 }
 NNT_API size_t nnt_profile_text(nnt_net *net, char *text, size_t cap) { return nnti_write_sheet(net, text, cap, nnti_put_profile); }
 
+/* ---- health */
+
+static void nnti_put_number(nnti_text *t, double v, size_t width)
+{
+    char text[40];
+    nnti_text own = nnti_text_begin(text, sizeof text);
+    size_t i;
+    nnti_put_double(&own, v, 3);
+    nnti_text_end(&own);
+    for (i = own.length; i < width; i++) nnti_put_char(t, ' ');
+    nnti_put_string(t, text);
+}
+/* What is odd about a layer. The bounds are rules of thumb: an update of a thousandth of the weight is usual. */
+static void nnti_put_oddity(nnti_text *t, const nnt_layer_health *r)
+{
+    if (r->relu && r->dead >= 0.4) {
+        nnti_put(t, "%s: ", r->layer);
+        nnti_put_percent(t, r->dead);
+        nnti_put_string(t, " of its channels are 0 for the whole batch (dead relus): a smaller learning rate, leaky_relu or batchnorm may help\n");
+    }
+    if (r->weight > 0 && !(r->gradient > 0)) nnti_put(t, "%s: its gradient is 0: it does not learn\n", r->layer);
+    else if (r->update > 0.1) nnti_put(t, "%s: an update changes it by more than a tenth: the learning rate is large\n", r->layer);
+    else if (r->weight > 0 && r->update < 1e-6) nnti_put(t, "%s: an update changes it by less than a millionth: it hardly learns\n", r->layer);
+}
+NNT_API size_t nnt_health_text(const nnt_layer_health *rows, int count, char *text, size_t cap)
+{
+    nnti_text t = nnti_text_begin(text, cap);
+    int i;
+    nnti_put(&t, "%-24s%-14s%10s%10s%8s%8s%10s%10s%10s\n", "layer", "kind", "output", "largest", "zeros", "dead", "weight", "gradient", "update");
+    for (i = 0; rows && i < count; i++) {
+        const nnt_layer_health *r = &rows[i];
+        nnti_put(&t, "%-24s%-14s", r->layer, r->kind);
+        nnti_put_number(&t, r->output, 10);
+        nnti_put_number(&t, r->output_max, 10);
+        nnti_put_column(&t, 100 * r->zeros, 1, 6);
+        nnti_put_string(&t, r->zeros > 0 ? " %" : "  ");
+        nnti_put_column(&t, r->relu ? 100 * r->dead : 0, 1, 6);
+        nnti_put_string(&t, r->relu && r->dead > 0 ? " %" : "  ");
+        if (r->weight > 0) {
+            nnti_put_number(&t, r->weight, 10);
+            nnti_put_number(&t, r->gradient, 10);
+            nnti_put_number(&t, r->update, 10);
+        }
+        nnti_put_char(&t, '\n');
+    }
+    for (i = 0; rows && i < count; i++) nnti_put_oddity(&t, &rows[i]);
+    nnti_text_end(&t);
+    return t.length;
+}
+
 #ifndef NNT_NO_STDIO
 /* ---- folded stacks */
 
@@ -17841,7 +18287,7 @@ static void nnti_flame_build(nnti_flame *f)
         const nnt_profile_row *r = &f->sheet.row[i];
         const char *level[5];
         int at = 0;
-        if (!(r->seconds > 0)) continue;
+        if (!(r->seconds > 0) || strcmp(r->part, "idle") == 0) continue;    /* workers without work would take all the width */
         level[0] = r->thread; level[1] = r->part; level[2] = r->phase; level[3] = r->layer; level[4] = r->kind;
         f->at[0].seconds += r->seconds;
         for (k = 0; k < 5; k++) {
@@ -17875,7 +18321,7 @@ static const char *nnti_frame_class(const nnti_frame *n)
     const nnt_profile_row *r = n->row;
     int i;
     if (n->depth < 2) return "o";
-    if (strcmp(r->part, "idle") == 0 || strcmp(r->part, "elsewhere") == 0) return "i";
+    if (strcmp(r->part, "elsewhere") == 0) return "i";
     if (strcmp(r->part, "wait for data") == 0 || strcmp(r->part, "batch") == 0) return "w";
     for (i = 0; i < 4 && n->depth > 2; i++)
         if (strcmp(r->phase, nnti_phase_names[i]) == 0) return i == 0 ? "f" : i == 1 ? "a" : i == 2 ? "b" : "u";
@@ -17895,7 +18341,7 @@ static void nnti_put_frame(nnti_text *t, const nnti_flame *f, const nnti_frame *
     const nnti_frame *up = n;
     while (up->depth > 1) up = &f->at[up->parent];
     if (n->depth) thread = up->seconds;
-    nnti_put(t, "<svg class=\"f %s\" x=\"", n->depth ? nnti_frame_class(n) : "o");
+    nnti_put(t, "<svg class=\"e %s\" x=\"", n->depth ? nnti_frame_class(n) : "o");
     nnti_put_fixed(t, 100.0 * n->start / all, 4);
     nnti_put(t, "%%\" y=\"%d\" width=\"", 18 * n->depth);
     nnti_put_fixed(t, 100.0 * n->seconds / all, 4);
@@ -17931,14 +18377,14 @@ static void nnti_put_flame(nnti_text *t, void *subject)
     nnti_put_string(t,
         ".nntf{font:12px sans-serif;background:#fff;color:#222}.nntf .h{padding:6px 8px;line-height:1.35}.nntf .h p{margin:4px 0}"
         ".nntf input{font:inherit;width:9em;float:right}.nntf .m{float:right;margin-right:8px}"
-        ".nntf .f{cursor:pointer}.nntf .f text{fill:#111;pointer-events:none}.nntf .o rect{fill:#d8d8d8}.nntf .i rect{fill:#eee}"
-        ".nntf .w rect{fill:#f2c14e}.nntf .f.f rect{fill:#8fc1e3}.nntf .a rect{fill:#f0a35e}.nntf .b rect{fill:#e58a8a}.nntf .u rect{fill:#b7a1d9}"
-        ".nntf .f.x rect{fill:#c026d3}.nntf .f.x text{fill:#fff}.nntf .up{opacity:.6}.nntf .f:hover rect{stroke:#000}\n"
+        ".nntf .e{cursor:pointer}.nntf .e text{fill:#111;pointer-events:none}.nntf .o rect{fill:#d4d4d4}.nntf .i rect{fill:#ececec}"
+        ".nntf .w rect{fill:#f2c14e}.nntf .f rect{fill:#8fc1e3}.nntf .a rect{fill:#f0a35e}.nntf .b rect{fill:#e58a8a}.nntf .u rect{fill:#b7a1d9}"
+        ".nntf .x rect{fill:#c026d3}.nntf .x text{fill:#fff}.nntf .up{opacity:.6}.nntf .e:hover rect{stroke:#000}\n"
         "@media (prefers-color-scheme:dark){.nntf{background:#1b1b1d;color:#ddd}.nntf input{background:#333;color:#ddd;border:1px solid #666}}\n"
         "</style>\n<foreignObject width=\"100%\" height=\"104\"><div xmlns=\"http://www.w3.org/1999/xhtml\" class=\"h\">"
         "<input type=\"search\" placeholder=\"search\" aria-label=\"search\"/><span class=\"m\"></span><b>Where ");
     nnti_put_double(t, f->at[0].seconds, 3);
-    nnti_put_string(t, " s of all threads went</b><p class=\"v\">");
+    nnti_put_string(t, " s of work and waiting went</b><p class=\"v\">");
     nnti_put_xml_text(t, f->verdict);
     nnti_put_string(t, "</p></div></foreignObject>\n<svg y=\"104\" width=\"100%\" height=\"");
     nnti_put(t, "%d\">\n", 18 * (f->depth + 1));
@@ -17947,7 +18393,7 @@ static void nnti_put_flame(nnti_text *t, void *subject)
         "(function () {\n"
         "var own = document.currentScript, top = own && own.ownerSVGElement || document.documentElement, near = 5e-4;\n"
         "var verdict = top.querySelector('.v'), words = verdict.textContent, found = top.querySelector('.m'), input = top.querySelector('input');\n"
-        "var all = [].map.call(top.querySelectorAll('svg.f'), function (e) {\n"
+        "var all = [].map.call(top.querySelectorAll('svg.e'), function (e) {\n"
         "  var title = e.querySelector('title').textContent;\n"
         "  return { e: e, x: parseFloat(e.getAttribute('x')), w: parseFloat(e.getAttribute('width')), y: +e.getAttribute('y'),\n"
         "           title: title, name: title.slice(0, title.lastIndexOf(': ')).toLowerCase() };\n"

@@ -81,6 +81,15 @@ static nnt_net *net_of(nnt_node (*logits)(nnt_net *), nnt_compile_desc d)
     CHECKF(r == NNT_OK, "%s", nnt_error(net));
     return net;
 }
+static nnt_batch batch_of(int count)
+{
+    nnt_batch b;
+    memset(&b, 0, sizeof b);
+    b.x = data_x;
+    b.labels = data_labels;
+    b.count = count;
+    return b;
+}
 static nnt_fit_desc epochs(int n)
 {
     nnt_fit_desc d;
@@ -525,7 +534,8 @@ static void memory_may_run_out_anywhere(void)
         nnt_net *net;
         nnt_dataset *d = arrays(NULL);
         nnt_loader *l = loader_of(d, 32, 1, NULL);
-        nnt_result r[6];
+        nnt_result r[7];
+        nnt_batch b;
         char text[200];
         int i, bad = 0;
         allocations_left = 1 << 20;
@@ -539,7 +549,9 @@ static void memory_may_run_out_anywhere(void)
         r[3] = r[0] ? NNT_OK : nnt_profile_trace(net, path);
         r[4] = r[0] ? NNT_OK : nnt_profile_folded(net, path);
         r[5] = nnt_profile_rows(net, NULL, 0) > 0 || r[0] ? NNT_OK : NNT_ERR_STATE;
-        for (i = 0; i < 6; i++) {
+        b = batch_of(8);
+        r[6] = nnt_health(net, &b, NULL, 0, NULL);
+        for (i = 0; i < 7; i++) {
             CHECKF(r[i] == NNT_OK || r[i] == NNT_ERR_MEMORY, "allocation %d, call %d: %s", n, i, nnt_result_name(r[i]));
             bad += r[i] != NNT_OK;
         }
@@ -600,7 +612,7 @@ static void the_flame_graph_is_small_and_valid(void)
     CHECK(system("python3 -c \"\n"
                  "import xml.etree.ElementTree as E, sys\n"
                  "t = open(sys.argv[1], encoding='utf-8').read()\n"
-                 "b = [(int(f.get('y')), float(f.get('x')[:-1]), float(f.get('width')[:-1])) for f in E.fromstring(t).iter('{http://www.w3.org/2000/svg}svg') if 'f ' in (f.get('class') or '')]\n"
+                 "b = [(int(f.get('y')), float(f.get('x')[:-1]), float(f.get('width')[:-1])) for f in E.fromstring(t).iter('{http://www.w3.org/2000/svg}svg') if 'e ' in (f.get('class') or '')]\n"
                  "assert len(b) > 100 and b[0] == (0, 0, 100), b[:1]\n"
                  "e = 2e-4\n"
                  "assert all(any(y == q - 18 and x <= p + e and x + w >= p + v - e for y, x, w in b) for q, p, v in b if q)\n"
@@ -662,6 +674,248 @@ static void the_trace_is_json_and_nests(void)
                  "  assert tid > 1 or held > 100\n"
                  "\" " NNT_TEST_TMP "/trace.json") == 0);
 }
+/* ---- health */
+
+static double norm_of(const float *x, const float *from, int64_t count)
+{
+    double sum = 0;
+    int64_t i;
+    for (i = 0; i < count; i++) sum += ((double)x[i] - (from ? (double)from[i] : 0)) * ((double)x[i] - (from ? (double)from[i] : 0));
+    return sqrt(sum);
+}
+static const nnt_layer_health *layer_of(const nnt_layer_health *rows, int count, const char *layer)
+{
+    int i;
+    for (i = 0; i < count; i++) if (!strcmp(rows[i].layer, layer)) return &rows[i];
+    return NULL;
+}
+/* Outputs against a net that ends at the layer, weights and gradients against the views, the update against a real step of
+   a second net. Sums of at most 10,000 products in double: 1e-12; outputs are floats of other kernels: 1e-5. */
+static void health_equals_what_can_be_seen_from_outside(void)
+{
+    static float out[32 * 8 * VALUES];
+    nnt_compile_desc d = usual(32);
+    nnt_net *net, *other, *head = nnt_new(NULL);
+    nnt_node x = nnt_input(head, 1, SIDE, SIDE);
+    nnt_layer_health rows[20];
+    const nnt_layer_health *r;
+    nnt_batch b = batch_of(30);
+    nnt_tensor *w, *bias, *gw, *gb;
+    float *before;
+    double sum = 0, largest = 0, zeros = 0, norm, change;
+    int count = 0, i, c;
+    d.optimizer.clip_norm = 0.01f;
+    net = net_of(deep_logits, d);
+    other = net_of(deep_logits, d);
+    CHECK(nnt_step(net, &b, NULL) == NNT_OK && nnt_step(other, &b, NULL) == NNT_OK);
+    CHECKF(nnt_health(net, &b, rows, 20, &count) == NNT_OK, "%s", nnt_error(net));
+    CHECK(count == 17);                                     /* 8 conv2d, 8 tanh, linear */
+    CHECK(memcmp(net->memory, other->memory, net->plan.memory.params) == 0 && nnt_steps(net) == 1 && net->updates == 1);
+    CHECK(nnt_backward(other, &b, NULL) == NNT_OK && memcmp(net->memory, other->memory, net->plan.memory.fixed) == 0);
+
+    x = nnt_tanh(nnt_conv2d(x, 8, 3, 1, 1));
+    d.optimizer.kind = NNT_OPTIMIZER_NONE;
+    CHECK(nnt_compile(head, x, d) == NNT_OK);
+    CHECK(nnt_tensor_copy(nnt_param(head, "conv2d1.weight"), nnt_param(net, "conv2d1.weight")) == NNT_OK);
+    CHECK(nnt_tensor_copy(nnt_param(head, "conv2d1.bias"), nnt_param(net, "conv2d1.bias")) == NNT_OK);
+    CHECK(nnt_predict(head, data_x, 30, out) == NNT_OK);
+    for (i = 0; i < 30 * 8 * VALUES; i++) {
+        sum += (double)out[i] * (double)out[i];
+        if (fabs((double)out[i]) > largest) largest = fabs((double)out[i]);
+        zeros += out[i] == 0;
+    }
+    r = layer_of(rows, count, "tanh1");
+    CHECK(r && !r->relu && !strcmp(r->kind, "tanh") && r->weight <= 0);
+    if (r) CHECKF(fabs(r->output - sqrt(sum / (30 * 8 * VALUES))) < 1e-5 && fabs(r->output_max - largest) < 1e-5 && r->zeros == zeros / (30 * 8 * VALUES),
+                  "%g %g %g", r->output, r->output_max, r->zeros);
+
+    r = layer_of(rows, count, "conv2d3");
+    w = nnt_param(net, "conv2d3.weight");
+    bias = nnt_param(net, "conv2d3.bias");
+    gw = nnt_grad(net, "conv2d3.weight");
+    gb = nnt_grad(net, "conv2d3.bias");
+    CHECK(r && w && bias && gw && gb);
+    if (!r || !w || !bias || !gw || !gb) return;
+    norm = sqrt(pow(norm_of(w->data, NULL, w->count), 2) + pow(norm_of(bias->data, NULL, bias->count), 2));
+    CHECKF(fabs(r->weight - norm) < 1e-12 * norm, "%g and %g", r->weight, norm);
+    change = sqrt(pow(norm_of(gw->data, NULL, gw->count), 2) + pow(norm_of(gb->data, NULL, gb->count), 2));
+    CHECKF(fabs(r->gradient - change) < 1e-12 * change && change > 0, "%g and %g", r->gradient, change);
+    before = (float *)malloc((size_t)w->count * sizeof(float) + (size_t)bias->count * sizeof(float));
+    CHECK(before != NULL);
+    if (!before) return;
+    memcpy(before, w->data, (size_t)w->count * sizeof(float));
+    memcpy(before + w->count, bias->data, (size_t)bias->count * sizeof(float));
+    CHECK(nnt_step(net, &b, NULL) == NNT_OK);
+    change = sqrt(pow(norm_of(w->data, before, w->count), 2) + pow(norm_of(bias->data, before + w->count, bias->count), 2)) / norm;
+    CHECKF(fabs(r->update - change) < 1e-12 * change && change > 0, "%g and %g", r->update, change);
+    CHECK(nnt_step(other, &b, NULL) == NNT_OK && memcmp(net->memory, other->memory, net->plan.memory.fixed) == 0);
+    free(before);
+    for (c = 0; c < 3; c++) CHECK(nnt_health(net, &b, c ? rows : NULL, c, &count) == NNT_OK && count == 17);
+    nnt_free(net);
+    nnt_free(other);
+    nnt_free(head);
+}
+static void dead_channels_are_counted(void)
+{
+    nnt_net *net = net_of(large_logits, usual(32));
+    nnt_layer_health rows[10];
+    const nnt_layer_health *r;
+    nnt_batch b = batch_of(32);
+    char text[2000];
+    float *bias = nnt_tensor_data(nnt_param(net, "conv2.bias"));
+    int count, i;
+    for (i = 0; i < 48; i++) bias[i] = -100;                /* of 64 */
+    CHECK(nnt_health(net, &b, rows, 10, &count) == NNT_OK);
+    r = layer_of(rows, count, "conv2");
+    CHECK(r && r->relu && r->dead >= 0.75 && r->dead < 0.9 && r->zeros >= 0.75);
+    r = layer_of(rows, count, "fc");
+    CHECK(r && !r->relu && r->dead <= 0);
+    CHECK(nnt_health_text(rows, count, text, sizeof text) == strlen(text));
+    CHECKF(strstr(text, "conv2: 7") && strstr(text, " % of its channels are 0 for the whole batch (dead relus): "), "%s", text);
+    nnt_free(net);
+}
+static void health_refuses_what_backward_refuses(void)
+{
+    nnt_compile_desc d = usual(8);
+    nnt_net *net;
+    nnt_batch b = batch_of(8);
+    int count = 5;
+    d.optimizer.accumulate = 2;
+    net = net_of(small_logits, d);
+    CHECK(nnt_health(NULL, &b, NULL, 0, &count) == NNT_ERR_ARGUMENT && count == 0);
+    CHECK(nnt_health(net, NULL, NULL, 0, NULL) == NNT_ERR_ARGUMENT);
+    CHECK_TEXT(nnt_error(net), "health: the batch has no x");
+    CHECK(nnt_step(net, &b, NULL) == NNT_OK && nnt_health(net, &b, NULL, 0, NULL) == NNT_ERR_STATE);
+    CHECK_TEXT(nnt_error(net), "health: the gradients of 1 batches wait for their update; call nnt_update first");
+    nnt_free(net);
+}
+
+/* Every kind of op in some net. BN_EVAL is in predictions only. */
+static nnt_node kinds_logits(nnt_net *net, int which)
+{
+    nnt_noise_desc noise;
+    nnt_node x = nnt_input(net, 1, SIDE, SIDE), y;
+    memset(&noise, 0, sizeof noise);
+    noise.kind = NNT_NOISE_SALT_PEPPER;
+    noise.amount = 0.1f;
+    if (which == 0) {
+        x = nnt_name(nnt_maxpool(nnt_relu(nnt_name(nnt_conv2d(x, 8, 3, 1, 1), "conv_a")), 2, 2, 0), "pool_a");
+        x = nnt_name(nnt_maxpool(nnt_relu(nnt_name(nnt_conv2d(x, 8, 3, 1, 1), "conv_b")), 2, 2, 0), "pool_b");
+        x = nnt_name(nnt_batchnorm(nnt_name(nnt_conv2d(x, 8, 3, 1, 1), "conv_c")), "bn_c");
+        x = nnt_name(nnt_avgpool(nnt_name(nnt_dropout(nnt_relu(x), 0.3f), "drop"), 2, 2, 0), "avg");
+        x = nnt_name(nnt_noise_ex(x, noise), "salt");
+        x = nnt_relu(nnt_name(nnt_linear(x, 16), "fc_a"));
+        return nnt_name(nnt_linear(x, CLASSES), "fc_b");
+    }
+    if (which == 1) {
+        x = nnt_name(nnt_tanh(nnt_name(nnt_conv2d(x, 4, 3, 1, 1), "conv_d")), "tanh_d");
+        y = nnt_name(nnt_maxpool(x, 3, 1, 1), "pool_d");
+        x = nnt_name(nnt_add(x, nnt_name(nnt_conv2d(x, 4, 3, 1, 1), "conv_e")), "add_e");
+        x = nnt_name(nnt_concat(x, y), "cat_e");
+        x = nnt_name(nnt_maxpool(nnt_relu(nnt_name(nnt_batchnorm(nnt_name(nnt_conv2d(x, 4, 3, 1, 1), "conv_f")), "bn_f")), 2, 2, 0), "pool_f");
+        x = nnt_name(nnt_softmax(nnt_name(nnt_adaptive_avgpool(x, 3, 3), "adapt")), "soft");
+        return nnt_name(nnt_linear(x, CLASSES), "fc_c");
+    }
+    x = nnt_name(nnt_sigmoid(nnt_name(nnt_linear(x, 6), "fc_d")), "sig");
+    return nnt_name(nnt_add(x, nnt_name(nnt_add(nnt_name(nnt_linear(x, 6), "fc_e"), nnt_sigmoid(x)), "add_a")), "add_b");
+}
+static int planted_op, planted_left;
+static nnt_result planting_run(void *device, const nnt_op *ops, int count, const nnt_run *run)
+{
+    static const int roles[] = { NNT_STATS, NNT_Y, NNT_GX, NNT_GW, NNT_RUNNING, NNT_LOSS };
+    const uint32_t not_a_number = 0x7fc00000u;
+    const uint64_t not_a_double = (uint64_t)0x7ff8 << 48;
+    int i, k;
+    for (i = 0; i < count; i++) {
+        nnti_cpu_run(device, &ops[i], 1, run);
+        if (ops[i].kind != planted_op || !planted_left) continue;
+        planted_left = 0;
+        for (k = 0; k < 6; k++) {
+            int role = roles[k], writes = nnti_op_writes(&ops[i], role) || role == NNT_GW || role == NNT_RUNNING;
+            char *at = (char *)ops[i].at[role];
+            if (ops[i].kind == NNT_OP_UPDATE) at = (char *)ops[i].at[NNT_W];
+            if (!at || !writes || (ops[i].kind == NNT_OP_GRAD_NORM && role != NNT_LOSS)) continue;
+            if (ops[i].kind == NNT_OP_CONCAT) at += (size_t)ops[i].channel_offset * (size_t)ops[i].in_h * (size_t)ops[i].in_w * 4;
+            if (role == NNT_LOSS) memcpy(at, &not_a_double, sizeof not_a_double);
+            else memcpy(at, &not_a_number, sizeof not_a_number);
+            break;
+        }
+    }
+    return NNT_OK;
+}
+/* The name that the sentence has to have: the layer of the first op of that kind. */
+static void a_planted_nan_is_found_in_every_kind_of_op(void)
+{
+    nnt_backend planting = nnti_cpu_backend;
+    char seen[NNT_OP_KINDS];
+    int which, kind;
+    memset(seen, 0, sizeof seen);
+    planting.run = planting_run;
+    for (which = 0; which < 3; which++) {
+        nnt_net *net = nnt_new(NULL);
+        nnt_node logits = kinds_logits(net, which);
+        nnt_compile_desc d = usual(8);
+        nnt_batch b = batch_of(8);
+        static float targets[8 * 6];
+        b.targets = targets;
+        d.optimizer.clip_norm = which == 2 ? 1.0f : 0.0f;
+        CHECKF(nnt_compile(net, which == 2 ? nnt_mse(logits) : nnt_cross_entropy(logits), d) == NNT_OK, "%s", nnt_error(net));
+        net->on->backend = &planting;
+        planted_left = 0;
+        CHECKF(nnt_health(net, &b, NULL, 0, NULL) == NNT_OK, "net %d: %s", which, nnt_error(net));
+        CHECK(nnt_step(net, &b, NULL) == NNT_OK);
+        for (kind = 1; kind < NNT_OP_KINDS; kind++) {
+            const nnti_program *p = &net->plan.train;
+            const char *layer = NULL;
+            char name[NNTI_NAME_TEXT];
+            int i;
+            for (i = 0; i < p->count && !layer; i++)
+                if (p->ops[i].kind == kind) layer = nnti_node_name(&net->nodes[p->ops[i].node - 1], name);
+            if (kind == NNT_OP_UPDATE || (kind == NNT_OP_GRAD_NORM && d.optimizer.clip_norm > 0)) layer = "";
+            if (!layer) continue;
+            planted_op = kind;
+            planted_left = 1;
+            CHECKF(nnt_health(net, &b, NULL, 0, NULL) == NNT_ERR_NOT_FINITE, "net %d, %s: nothing found", which, nnti_op_names[kind]);
+            CHECKF(!planted_left && strncmp(nnt_error(net), "health: first non-finite value: ", 32) == 0, "%s: %s", nnti_op_names[kind], nnt_error(net));
+            CHECKF(strstr(nnt_error(net), layer) && strstr(nnt_error(net), ", step 1"), "net %d, %s of %s: %s", which, nnti_op_names[kind], layer, nnt_error(net));
+            if (kind == NNT_OP_UPDATE) CHECKF(strstr(nnt_error(net), "weight' after the update: nan at value 0"), "%s", nnt_error(net));
+            else if (kind == NNT_OP_BN_RUNNING) CHECKF(strstr(nnt_error(net), ".running_mean' after the update: nan at value 0"), "%s", nnt_error(net));
+            else {
+                char want[40];
+                nnti_format(want, sizeof want, "(%s)", nnti_op_names[kind]);
+                CHECKF(strstr(nnt_error(net), want), "%s: %s", want, nnt_error(net));
+            }
+            seen[kind] = 1;
+        }
+        CHECKF(nnt_health(net, &b, NULL, 0, NULL) == NNT_OK, "net %d, afterwards: %s", which, nnt_error(net));
+        nnt_free(net);
+    }
+    for (kind = 1; kind < NNT_OP_KINDS; kind++)
+        CHECKF(seen[kind] || kind == NNT_OP_BN_EVAL, "no net here has the op %s", nnti_op_names[kind]);
+}
+static void a_loss_that_is_not_finite_says_where_it_began(void)
+{
+    nnt_net *net = net_of(deep_logits, usual(8));
+    nnt_batch b = batch_of(8);
+    const uint32_t infinity = 0x7f800000u;
+    float *w;
+    int i;
+    CHECK(nnt_step(net, &b, NULL) == NNT_OK);
+    w = nnt_tensor_data(nnt_param(net, "conv2d5.weight"));
+    memcpy(&w[3], &infinity, sizeof infinity);
+    w[4] = w[3];
+    CHECK(nnt_step(net, &b, NULL) == NNT_ERR_NOT_FINITE);
+    CHECKF(strstr(nnt_error(net), "; nothing was updated; ") && strstr(nnt_error(net), "; first non-finite value: 'conv2d5.weight' before the step: "), "%s", nnt_error(net));
+    nnt_free(net);
+
+    net = net_of(deep_logits, usual(8));
+    CHECK(nnt_step(net, &b, NULL) == NNT_OK);
+    w = nnt_tensor_data(nnt_param(net, "linear1.weight"));  /* finite, but a sum of such passes the range of floats */
+    for (i = 0; i < CLASSES * 8 * VALUES; i++) w[i] = i & 1 ? 3e38f : 2e38f;
+    CHECK(nnt_step(net, &b, NULL) == NNT_ERR_NOT_FINITE);
+    CHECKF(strstr(nnt_error(net), "; first non-finite value: output of 'linear1' (linear): ") && strstr(nnt_error(net), " of sample 0, step 1"), "%s", nnt_error(net));
+    nnt_free(net);
+}
 static void the_ring_of_events_keeps_the_last(void)
 {
     nnti_event room[4];
@@ -700,5 +954,10 @@ int main(int argc, char **argv)
     TEST(folded_stacks_sum_up_to_the_threads);
     TEST(the_trace_is_json_and_nests);
     TEST(the_ring_of_events_keeps_the_last);
+    TEST(health_equals_what_can_be_seen_from_outside);
+    TEST(dead_channels_are_counted);
+    TEST(health_refuses_what_backward_refuses);
+    TEST(a_planted_nan_is_found_in_every_kind_of_op);
+    TEST(a_loss_that_is_not_finite_says_where_it_began);
     return TEST_END();
 }
