@@ -458,7 +458,8 @@ enum {
 typedef struct nnt_memory {
     size_t params;                  /* weights and running statistics */
     size_t grads, optimizer;        /* gradients; momentum or Adam's two moments */
-    size_t fixed;                   /* params + grads + optimizer: does not depend on the batch */
+    size_t staging;                 /* on a GPU: room for the next batch while this one is worked on; else 0 */
+    size_t fixed;                   /* params + grads + optimizer + staging: all that is there from step to step */
     size_t activations, gradients, workspace;   /* at the op where the sum is largest */
     size_t peak;                    /* largest sum of bytes alive at one time, fixed part left out */
     size_t arena;                   /* what packing them takes: peak or a little more */
@@ -955,6 +956,8 @@ typedef struct nnt_backend {
     nnt_result (*run_timed)(void *device, const nnt_op *ops, int count, const nnt_run *run, double *seconds); /* (optional) as run, waits,
                                                                            and adds the seconds of op i to seconds[i], for nnt_profile_start.
                                                                            NULL: ops are run one by one, between sync and a clock */
+    void       (*stage)(void *device, void *buffer, size_t bytes);      /* (optional) memory of alloc's, as large as a batch's input, for uploads
+                                                                           that begin before their turn. NULL: none is planned */
 } nnt_backend;
 enum { NNT_RANDOM_NORMAL = 0, NNT_RANDOM_UNIFORM, NNT_RANDOM_ADD_NORMAL };   /* b n + a; [a, b); += a n */
 
@@ -12094,7 +12097,11 @@ static nnt_result nnti_make_plan(nnt_net *net, int target, const nnt_compile_des
         plan->norm_workspace = on->backend->workspace ? nnti_round_up(on->backend->workspace(on->device, &norm, d->batch), NNTI_ALIGN) : 0;
         m->optimizer += NNTI_ALIGN + plan->norm_workspace;
     }
-    m->fixed = m->params + m->grads + m->optimizer;
+    if (trains && on->backend->stage) {
+        int64_t input = nnti_mul64(nnti_volume(net->nodes[net->input].shape), d->batch);
+        m->staging = input < 0 || (uint64_t)input > NNTI_TOO_LARGE / sizeof(float) ? NNTI_TOO_LARGE : nnti_round_up((size_t)input * sizeof(float), NNTI_ALIGN);
+    }
+    m->fixed = m->params + m->grads + m->optimizer + m->staging;
 
     wish->target = target;
     wish->batch = d->batch;
@@ -13609,7 +13616,7 @@ static void nnti_cpu_host_threads(void *device, nnt_parallel_fn fn, void *user)
 static const nnt_backend nnti_cpu_backend = {
     NNT_BACKEND_ABI, "cpu", nnti_cpu_count, nnti_cpu_open, nnti_cpu_close, nnti_cpu_alloc, nnti_cpu_release,
     nnti_cpu_transfer, nnti_cpu_transfer, nnti_cpu_fill_memory, NULL, nnti_cpu_workspace, nnti_cpu_run, NULL, NULL,
-    nnti_cpu_make_random, nnti_cpu_combine, nnti_cpu_host_threads, nnti_host_memory, NULL, NULL, NULL
+    nnti_cpu_make_random, nnti_cpu_combine, nnti_cpu_host_threads, nnti_host_memory, NULL, NULL, NULL, NULL
 };
 
 /* ============================================================================
@@ -13674,7 +13681,7 @@ static nnt_result nnti_null_combine(void *device, float *y, float a, const float
 static const nnt_backend nnti_null_backend = {
     NNT_BACKEND_ABI, "null", nnti_cpu_count, nnti_null_open, nnti_null_close, nnti_null_alloc, nnti_null_release,
     nnti_null_upload, nnti_null_download, nnti_null_fill, NULL, NULL, nnti_null_run, NULL, NULL, nnti_null_random, nnti_null_combine,
-    NULL, NULL, NULL, NULL, NULL
+    NULL, NULL, NULL, NULL, NULL, NULL
 };
 
 /* ============================================================================
@@ -14497,7 +14504,7 @@ static nnt_result nnti_start_params(nnt_net *net)
     float block[BLOCK];
     int i;
     /* the zeros between parameters stay zeros: updates run over all of it */
-    nnt_result r = on->backend->fill(on->device, net->memory, 0.0f, (int64_t)((net->plan.memory.fixed) / sizeof(float)));
+    nnt_result r = on->backend->fill(on->device, net->memory, 0.0f, (int64_t)((net->plan.memory.fixed - net->plan.memory.staging) / sizeof(float)));
     for (i = 0; i < net->param_count && !r; i++) {
         const nnti_param *p = &net->params[i];
         int64_t first;
@@ -14537,12 +14544,14 @@ NNT_API nnt_result nnt_compile(nnt_net *net, nnt_node loss, nnt_compile_desc des
             net->loss_node = nnti_is_loss(&net->nodes[target]) ? target : -1;
             net->output_node = net->loss_node >= 0 ? nnti_input_of(net, target, 0) : target;
             grads = net->memory + m->params / sizeof(float);
+            if (m->staging) on->backend->stage(on->device, (char *)net->memory + m->fixed - m->staging, m->staging);
             nnti_resolve(net, &net->plan.train, net->plan.train_values, net->plan.train_value_count, (char *)net->memory + m->fixed, grads);
             nnti_resolve(net, &net->plan.predict, net->plan.predict_values, net->plan.predict_value_count, (char *)net->memory + m->fixed, grads);
             r = nnti_start_params(net);
         }
     }
     if (r) {                                /* as before the call */
+        if (net->memory && net->plan.memory.staging) on->backend->stage(on->device, NULL, 0);
         if (net->memory) on->backend->release(on->device, net->memory, net->memory_bytes);
         net->memory = NULL;
         net->on = NULL;
@@ -14797,7 +14806,9 @@ NNT_API size_t nnt_memory_report(const nnt_net *net, char *text, size_t cap)
     m = &net->plan.memory;
     s = nnti_subject_of(net);
     nnti_put(&t, "batch %d on %s: %B\n", net->desc.batch, net->on->text, m->total);
-    nnti_put(&t, "  parameters %B, gradients %B, optimizer %B; values of a step %B\n", m->params, m->grads, m->optimizer, m->arena);
+    nnti_put(&t, "  parameters %B, gradients %B, optimizer %B; values of a step %B", m->params, m->grads, m->optimizer, m->arena);
+    if (m->staging) nnti_put(&t, "; the next batch %B", m->staging);
+    nnti_put(&t, "\n");
     if (net->trains) {
         nnti_put(&t, "  keeping all: %B; least possible: %B; this plan makes %d of %d ops again, +%g %% of a step's work\n", m->total_store_all, m->total_least,
                  m->recomputed_ops, m->ops_train, floor(1000.0 * m->extra_work + 0.5) / 10.0);
@@ -16431,7 +16442,7 @@ static nnt_result nnti_apply_update(nnt_net *net, const char *where)
     op.name = "update";
     op.at[NNT_GW] = grads;
     if (net->desc.optimizer.clip_norm > 0) {
-        char *squares = (char *)net->memory + m->fixed - net->plan.norm_workspace - NNTI_ALIGN;
+        char *squares = (char *)net->memory + m->fixed - m->staging - net->plan.norm_workspace - NNTI_ALIGN;
         op.kind = NNT_OP_GRAD_NORM;
         op.at[NNT_LOSS] = squares;
         op.workspace = squares + NNTI_ALIGN;

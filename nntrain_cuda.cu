@@ -11,6 +11,7 @@
 
    CONFIGURATION
      NNT_CUDA_CHUNK      (32 << 20)   bytes of a column matrix that lies in memory at one time; see >>conv
+     NNT_CUDA_AHEAD      (64 << 10)   uploads from so many bytes on overlap with what runs; see >>backend
      NNT_CUDA_NO_GRAPH   not defined  kernels are launched one by one, not replayed as a graph
      NNT_CUDA_SYNC       not defined  waits for every op, so that any failure is told with its op; implies NO_GRAPH
 
@@ -25,8 +26,9 @@
 
    MEMORY
      The net's memory is one cudaMalloc of as many bytes as nnt_plan says. Beside it a device that is open takes cuBLAS's
-     own memory, a workspace for it (4 MiB, 32 MiB from compute capability 9.0 on), and 8 MiB of pinned memory of the host. A step takes
-     nothing. Kernels and transfers of a device run on one stream of its own, none on the default stream.
+     own memory, a workspace for it (4 MiB, 32 MiB from compute capability 9.0 on), and 8 MiB of pinned memory of the
+     host. A step takes nothing. Kernels run on one stream of the device's own, a batch comes in on a second one while
+     the step before is still computing; nothing runs on the default stream.
 
    DETERMINISM
      The same program gives the same bits on the same card: no atomics, sums are cut by shapes only and taken in a
@@ -62,6 +64,9 @@
 #ifndef NNT_CUDA_CHUNK
 #  define NNT_CUDA_CHUNK (32 << 20)
 #endif
+#ifndef NNT_CUDA_AHEAD
+#  define NNT_CUDA_AHEAD (64 << 10)
+#endif
 
 namespace {
 
@@ -94,7 +99,7 @@ struct nnti_cuda {
     nnt_allocator a;
     int index, processors, capability;      /* capability: 90 for 9.0 */
     int dead, capturing;
-    cudaStream_t stream;
+    cudaStream_t stream, copies;            /* everything; uploads ahead of it */
     cublasHandle_t blas;
     cublasLtHandle_t lt;
     void *workspace;                        /* cuBLAS's */
@@ -103,10 +108,16 @@ struct nnti_cuda {
     char *pinned[2];                        /* transfers pass through these in turn; */
     cudaEvent_t passed[2];                  /*   the last one through each */
     int turn;
+    void *staging;                          /* of the net's memory: where uploads ahead wait for their turn */
+    size_t staging_bytes;
+    cudaEvent_t staged, taken;              /* it is full; it is free again */
+    cudaEvent_t timed[2];
     char *fetched;                          /* pinned: what was fetched from fetched_from */
     const void *fetched_from;
     size_t fetched_bytes;
     cudaEvent_t fetch_done;
+    const nnt_op *replayed;                 /* the list whose graph was launched last, for sentences */
+    int replayed_count;
     uint64_t clock;
     nnti_cuda_graph graphs[NNTI_CUDA_GRAPHS];
     char text[NNTI_CUDA_TEXT];
@@ -140,26 +151,33 @@ const char *const nnti_cuda_kind_names[NNT_OP_KINDS] = {        /* in the order 
     "gradient of concat", "softmax", "gradient of softmax", "cross_entropy", "mse", "norm of the gradient", "update"
 };
 
-/* Begins the sentence of a failure: "convolution of 'conv1' (op 3): " */
+/* "'conv1' (op 3)" */
+void nnti_cuda_put_layer(char *text, const nnt_op *op)
+{
+    if (op->name) {
+        nnti_cuda_put(text, "'");
+        nnti_cuda_put(text, op->name);
+        nnti_cuda_put(text, "' ");
+    }
+    nnti_cuda_put(text, "(op ");
+    nnti_cuda_put_number(text, op->node);
+    nnti_cuda_put(text, ")");
+}
+/* Begins the sentence of a failure: "convolution 'conv1' (op 3): " */
 void nnti_cuda_say_op(nnti_cuda *d, const nnt_op *op)
 {
     d->text[0] = 0;
     if (!op) return;
     nnti_cuda_put(d->text, op->kind >= 0 && op->kind < NNT_OP_KINDS ? nnti_cuda_kind_names[op->kind] : "unknown op");
-    if (op->name && op->node > 0) {
-        nnti_cuda_put(d->text, " of '");
-        nnti_cuda_put(d->text, op->name);
-        nnti_cuda_put(d->text, "'");
-    }
     if (op->node > 0) {
-        nnti_cuda_put(d->text, " (op ");
-        nnti_cuda_put_number(d->text, op->node);
-        nnti_cuda_put(d->text, ")");
+        nnti_cuda_put(d->text, " ");
+        nnti_cuda_put_layer(d->text, op);
     }
     nnti_cuda_put(d->text, ": ");
 }
-/* After a failure: clears what CUDA remembers of it and finds out whether the device still works. */
-void nnti_cuda_probe(nnti_cuda *d)
+/* Ends it: clears what CUDA remembers of the failure and finds out whether the device still works. A fault in a kernel
+   shows at some later call; without an op of its own it happened in the graph that was launched last. */
+void nnti_cuda_say_rest(nnti_cuda *d, const nnt_op *op)
 {
     cudaError_t e;
     (void)cudaGetLastError();
@@ -168,6 +186,13 @@ void nnti_cuda_probe(nnti_cuda *d)
     if (e == cudaSuccess) return;
     (void)cudaGetLastError();
     d->dead = 1;
+    if (!op && d->replayed) {
+        nnti_cuda_put(d->text, ", somewhere from ");
+        nnti_cuda_put_layer(d->text, &d->replayed[0]);
+        nnti_cuda_put(d->text, " to ");
+        nnti_cuda_put_layer(d->text, &d->replayed[d->replayed_count - 1]);
+        nnti_cuda_put(d->text, " (NNT_CUDA_SYNC tells where)");
+    }
     nnti_cuda_put(d->text, "; this process can't use the card any more, go on with device 'cpu'");
 }
 /* A call of CUDA's that failed, as result and sentence. op NULL: none in particular. */
@@ -178,7 +203,7 @@ nnt_result nnti_cuda_failed(nnti_cuda *d, const nnt_op *op, const char *what, cu
     nnti_cuda_put(d->text, what);
     nnti_cuda_put(d->text, ": ");
     nnti_cuda_put(d->text, cudaGetErrorString(e));
-    nnti_cuda_probe(d);
+    nnti_cuda_say_rest(d, op);
     return e == cudaErrorMemoryAllocation ? NNT_ERR_MEMORY : NNT_ERR_DEVICE;
 }
 nnt_result nnti_cuda_blas_failed(nnti_cuda *d, const nnt_op *op, const char *what, cublasStatus_t s)
@@ -196,7 +221,7 @@ nnt_result nnti_cuda_blas_failed(nnti_cuda *d, const nnt_op *op, const char *wha
         nnti_cuda_put(d->text, ": cuBLAS status ");
         nnti_cuda_put_number(d->text, (int64_t)s);
     }
-    nnti_cuda_probe(d);
+    nnti_cuda_say_rest(d, op);
     return s == CUBLAS_STATUS_ALLOC_FAILED ? NNT_ERR_MEMORY : NNT_ERR_DEVICE;
 }
 
@@ -1086,20 +1111,37 @@ nnt_result nnti_cuda_linear(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job 
     NNTI_CUDA_DO(nnti_cuda_multiply(d, op, &p));
     return nnti_cuda_add_bias(d, op, p.c, bias, relu, job->count, out, 1);
 }
-/* gx[n][i] (+)= sum_o gy[n][o] w[o][i], then the mask */
+/* Samples whose gx are there at one time when they are to be written over their mask. */
+int nnti_cuda_over_samples(const nnt_op *op, int count)
+{
+    return (int)nnti_cuda_max(1, nnti_cuda_min(count, NNT_CUDA_CHUNK / (nnti_cuda_in_size(op) * (int64_t)sizeof(float))));
+}
+size_t nnti_cuda_linear_data_bytes(const nnti_cuda *, const nnt_op *op, int batch)
+{
+    if (!(op->flags & NNT_OPF_OVER)) return 0;
+    return (size_t)nnti_cuda_over_samples(op, batch) * (size_t)nnti_cuda_in_size(op) * sizeof(float);
+}
+/* gx[n][i] (+)= sum_o gy[n][o] w[o][i], then the mask. Over the mask, by way of the workspace. */
 nnt_result nnti_cuda_linear_data(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
 {
-    const int in = (int)nnti_cuda_in_size(op), out = (int)nnti_cuda_out_size(op);
-    nnti_cuda_product p = nnti_cuda_product_new(in, job->count, out);
-    p.a = nnti_cuda_in(op, NNT_W);
-    p.lda = p.ldc = in;
-    p.b = nnti_cuda_in(op, NNT_GY);
-    p.ldb = out;
-    p.c = nnti_cuda_out(op, NNT_GX);
-    p.beta = nnti_cuda_adds(op) ? 1.0f : 0.0f;
-    NNTI_CUDA_DO(nnti_cuda_multiply(d, op, &p));
-    if (!nnti_cuda_mask(op)) return NNT_OK;
-    return nnti_cuda_run_sum(d, op, p.c, p.c, NULL, nnti_cuda_mask(op), 0, (int64_t)job->count * in);
+    const int in = (int)nnti_cuda_in_size(op), out = (int)nnti_cuda_out_size(op), over = (op->flags & NNT_OPF_OVER) != 0;
+    const int each = over ? nnti_cuda_over_samples(op, job->count) : job->count;
+    for (int n = 0; n < job->count; n += each) {
+        const int samples = (int)nnti_cuda_min(each, job->count - n);
+        const int64_t first = (int64_t)n * in;
+        float *gx = nnti_cuda_out(op, NNT_GX) + first;
+        nnti_cuda_product p = nnti_cuda_product_new(in, samples, out);
+        p.a = nnti_cuda_in(op, NNT_W);
+        p.lda = p.ldc = in;
+        p.b = nnti_cuda_in(op, NNT_GY) + (int64_t)n * out;
+        p.ldb = out;
+        p.c = over ? (float *)op->workspace : gx;
+        p.beta = nnti_cuda_adds(op) ? 1.0f : 0.0f;
+        NNTI_CUDA_DO(nnti_cuda_multiply(d, op, &p));
+        if (!nnti_cuda_mask(op)) continue;
+        NNTI_CUDA_DO(nnti_cuda_run_sum(d, op, gx, p.c, NULL, nnti_cuda_mask(op) + first, 0, (int64_t)samples * in));
+    }
+    return NNT_OK;
 }
 /* to[o] (+)= sum_n gy[n][o]; neighbouring threads read neighbouring columns */
 struct nnti_cuda_column_sum {
@@ -2442,7 +2484,7 @@ const nnti_cuda_kernel nnti_cuda_kernels[NNT_OP_KINDS] = {      /* in the order 
     { nnti_cuda_conv_pool_data, nnti_cuda_conv_pool_data_bytes },
     { nnti_cuda_conv_pool_weight, nnti_cuda_conv_pool_weight_bytes },
     { nnti_cuda_linear, NULL },
-    { nnti_cuda_linear_data, NULL },
+    { nnti_cuda_linear_data, nnti_cuda_linear_data_bytes },
     { nnti_cuda_linear_weight, NULL },
     { nnti_cuda_act, NULL },
     { nnti_cuda_act, NULL },
@@ -2475,6 +2517,13 @@ const nnti_cuda_kernel nnti_cuda_kernels[NNT_OP_KINDS] = {      /* in the order 
 
 /* Launch: one thread. Its argument is copied at the launch, so the host may go on at once. */
 __global__ void nnti_cuda_set_now(nnti_cuda_now *to, nnti_cuda_now now) { *to = now; }
+
+nnt_result nnti_cuda_tell_now(nnti_cuda *d, const nnt_run *run)
+{
+    const nnti_cuda_now now = { run->seed, run->step };
+    NNT_LAUNCH(nnti_cuda_set_now, 1, 1, 0, d->stream, d->now, now);
+    return nnti_cuda_launched(d, NULL);
+}
 
 /* The ops in order. each: wait for every one, so that a fault in a kernel is told with its op. */
 nnt_result nnti_cuda_run_ops(nnti_cuda *d, const nnt_op *ops, int count, const nnt_run *run, int each)
@@ -2533,7 +2582,7 @@ nnt_result nnti_cuda_capture(nnti_cuda *d, nnti_cuda_graph *g, const nnt_run *ru
     r = nnti_cuda_run_ops(d, g->ops, g->count, run, 0);
     d->capturing = 0;
     e = cudaStreamEndCapture(d->stream, &graph);
-    if (r) nnti_cuda_probe(d);
+    if (r) nnti_cuda_say_rest(d, g->ops);
     else if (e) r = nnti_cuda_failed(d, NULL, "ending a graph", e);
     if (!r) {
         e = cudaGraphInstantiate(&g->exec, graph, 0);
@@ -2555,6 +2604,8 @@ nnt_result nnti_cuda_run_graph(nnti_cuda *d, const nnt_op *ops, int count, const
         g->used = ++d->clock;
         if (!g->exec) NNTI_CUDA_DO(nnti_cuda_capture(d, g, run));
         NNTI_CUDA_TRY(d, &ops[0], "replaying the ops from this one on", cudaGraphLaunch(g->exec, d->stream));
+        d->replayed = ops;
+        d->replayed_count = count;
         return NNT_OK;
     }
     g = nnti_cuda_oldest_graph(d);
@@ -2588,6 +2639,7 @@ void nnti_cuda_close(void *device)
     int i;
     (void)cudaSetDevice(d->index);          /* nothing can be done about failures on the way out */
     if (d->stream) (void)cudaStreamSynchronize(d->stream);
+    if (d->copies) (void)cudaStreamSynchronize(d->copies);
     for (i = 0; i < NNTI_CUDA_GRAPHS; i++) nnti_cuda_drop_graph(&d->graphs[i]);
     for (i = 0; i < 2; i++) {
         if (d->passed[i]) (void)cudaEventDestroy(d->passed[i]);
@@ -2595,10 +2647,14 @@ void nnti_cuda_close(void *device)
     }
     if (d->fetch_done) (void)cudaEventDestroy(d->fetch_done);
     if (d->fetched) (void)cudaFreeHost(d->fetched);
+    if (d->staged) (void)cudaEventDestroy(d->staged);
+    if (d->taken) (void)cudaEventDestroy(d->taken);
+    for (i = 0; i < 2; i++) if (d->timed[i]) (void)cudaEventDestroy(d->timed[i]);
     if (d->lt) (void)cublasLtDestroy(d->lt);
     if (d->blas) (void)cublasDestroy(d->blas);
     if (d->now) (void)cudaFree(d->now);
     if (d->workspace) (void)cudaFree(d->workspace);
+    if (d->copies) (void)cudaStreamDestroy(d->copies);
     if (d->stream) (void)cudaStreamDestroy(d->stream);
     (void)cudaGetLastError();
     a.free_fn(a.user, d, sizeof *d);
@@ -2630,11 +2686,15 @@ nnt_result nnti_cuda_begin(nnti_cuda *d)
     d->capability = card.major * 10 + card.minor;
     d->workspace_bytes = (size_t)(d->capability >= 90 ? 32 : 4) << 20;
     NNTI_CUDA_TRY(d, NULL, "making a stream", cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking));
+    NNTI_CUDA_TRY(d, NULL, "making a stream", cudaStreamCreateWithFlags(&d->copies, cudaStreamNonBlocking));
+    NNTI_CUDA_TRY(d, NULL, "making an event", cudaEventCreateWithFlags(&d->staged, cudaEventDisableTiming));
+    NNTI_CUDA_TRY(d, NULL, "making an event", cudaEventCreateWithFlags(&d->taken, cudaEventDisableTiming));
     NNTI_CUDA_TRY(d, NULL, "memory for cuBLAS", cudaMalloc((void **)&d->workspace, d->workspace_bytes));
     NNTI_CUDA_TRY(d, NULL, "memory for the step's number", cudaMalloc((void **)&d->now, sizeof *d->now));
     for (i = 0; i < 2; i++) {
         NNTI_CUDA_TRY(d, NULL, "pinned memory of the host", cudaMallocHost((void **)&d->pinned[i], NNTI_CUDA_PINNED));
         NNTI_CUDA_TRY(d, NULL, "making an event", cudaEventCreateWithFlags(&d->passed[i], cudaEventDisableTiming));
+        NNTI_CUDA_TRY(d, NULL, "making an event", cudaEventCreate(&d->timed[i]));
     }
     NNTI_CUDA_TRY(d, NULL, "pinned memory of the host", cudaMallocHost((void **)&d->fetched, NNTI_CUDA_FETCH));
     NNTI_CUDA_TRY(d, NULL, "making an event", cudaEventCreateWithFlags(&d->fetch_done, cudaEventDisableTiming));
@@ -2691,7 +2751,8 @@ void nnti_cuda_release(void *device, void *p, size_t bytes)
     (void)bytes;
     if (!p) return;
     (void)cudaSetDevice(d->index);
-    if (d->stream) (void)cudaStreamSynchronize(d->stream);     /* what still runs may use it */
+    (void)cudaStreamSynchronize(d->copies);                    /* what still runs may use it */
+    (void)cudaStreamSynchronize(d->stream);
     (void)cudaFree(p);
     (void)cudaGetLastError();
 }
@@ -2718,20 +2779,44 @@ nnt_result nnti_cuda_next_pinned(nnti_cuda *d, int *which)
     NNTI_CUDA_TRY(d, NULL, "waiting for a transfer", cudaEventSynchronize(d->passed[*which]));
     return NNT_OK;
 }
-/* Returns when `from` has been read; the last part may still be on its way, behind it the stream's kernels. */
-nnt_result nnti_cuda_upload(void *device, void *to, const void *from, size_t bytes)
+/* Copies by way of the pinned buffers: while one is on its way the other is filled. Returns when `from` has been read. */
+nnt_result nnti_cuda_send(nnti_cuda *d, void *to, const void *from, size_t bytes, cudaStream_t stream)
 {
-    nnti_cuda *d = (nnti_cuda *)device;
-    NNTI_CUDA_DO(nnti_cuda_enter(d));
     for (size_t at = 0; at < bytes; at += NNTI_CUDA_PINNED) {
         const size_t part = nnti_cuda_part(bytes - at);
         int i;
         NNTI_CUDA_DO(nnti_cuda_next_pinned(d, &i));
         memcpy(d->pinned[i], (const char *)from + at, part);
-        NNTI_CUDA_TRY(d, NULL, "copying to the card", cudaMemcpyAsync((char *)to + at, d->pinned[i], part, cudaMemcpyHostToDevice, d->stream));
-        NNTI_CUDA_TRY(d, NULL, "copying to the card", cudaEventRecord(d->passed[i], d->stream));
+        NNTI_CUDA_TRY(d, NULL, "copying to the card", cudaMemcpyAsync((char *)to + at, d->pinned[i], part, cudaMemcpyHostToDevice, stream));
+        NNTI_CUDA_TRY(d, NULL, "copying to the card", cudaEventRecord(d->passed[i], stream));
     }
     return NNT_OK;
+}
+/* A batch comes in on a stream of its own, while the step before is still computing, as far as the staging buffer; from
+   there it takes its turn among the kernels. */
+nnt_result nnti_cuda_send_ahead(nnti_cuda *d, void *to, const void *from, size_t bytes)
+{
+    NNTI_CUDA_TRY(d, NULL, "copying to the card", cudaStreamWaitEvent(d->copies, d->taken, 0));
+    NNTI_CUDA_DO(nnti_cuda_send(d, d->staging, from, bytes, d->copies));
+    NNTI_CUDA_TRY(d, NULL, "copying to the card", cudaEventRecord(d->staged, d->copies));
+    NNTI_CUDA_TRY(d, NULL, "copying to the card", cudaStreamWaitEvent(d->stream, d->staged, 0));
+    NNTI_CUDA_TRY(d, NULL, "copying to the card", cudaMemcpyAsync(to, d->staging, bytes, cudaMemcpyDeviceToDevice, d->stream));
+    NNTI_CUDA_TRY(d, NULL, "copying to the card", cudaEventRecord(d->taken, d->stream));
+    return NNT_OK;
+}
+nnt_result nnti_cuda_upload(void *device, void *to, const void *from, size_t bytes)
+{
+    nnti_cuda *d = (nnti_cuda *)device;
+    NNTI_CUDA_DO(nnti_cuda_enter(d));
+    if (d->staging && bytes <= d->staging_bytes && bytes >= (size_t)NNT_CUDA_AHEAD) return nnti_cuda_send_ahead(d, to, from, bytes);
+    return nnti_cuda_send(d, to, from, bytes, d->stream);
+}
+/* bytes of the net's memory for uploads ahead. NULL: no longer. */
+void nnti_cuda_stage(void *device, void *buffer, size_t bytes)
+{
+    nnti_cuda *d = (nnti_cuda *)device;
+    d->staging = buffer;
+    d->staging_bytes = bytes;
 }
 /* Begins the download of a few bytes, which the next download of the same waits for instead of for everything. */
 nnt_result nnti_cuda_fetch(void *device, const void *from, size_t bytes)
@@ -2854,17 +2939,32 @@ size_t nnti_cuda_workspace(void *device, const nnt_op *op, int batch)
 nnt_result nnti_cuda_run(void *device, const nnt_op *ops, int count, const nnt_run *run)
 {
     nnti_cuda *d = (nnti_cuda *)device;
-    const nnti_cuda_now now = { run->seed, run->step };
     NNTI_CUDA_DO(nnti_cuda_enter(d));
     if (count < 1) return NNT_OK;
-    NNT_LAUNCH(nnti_cuda_set_now, 1, 1, 0, d->stream, d->now, now);
-    NNTI_CUDA_DO(nnti_cuda_launched(d, &ops[0]));
+    NNTI_CUDA_DO(nnti_cuda_tell_now(d, run));
     if (nnti_cuda_repeats(ops, count)) return nnti_cuda_run_graph(d, ops, count, run);
 #if defined(NNT_CUDA_SYNC)
     return nnti_cuda_run_ops(d, ops, count, run, 1);
 #else
     return nnti_cuda_run_ops(d, ops, count, run, 0);
 #endif
+}
+/* As run, but with the seconds of each op. */
+nnt_result nnti_cuda_run_timed(void *device, const nnt_op *ops, int count, const nnt_run *run, double *seconds)
+{
+    nnti_cuda *d = (nnti_cuda *)device;
+    NNTI_CUDA_DO(nnti_cuda_enter(d));
+    NNTI_CUDA_DO(nnti_cuda_tell_now(d, run));
+    for (int i = 0; i < count; i++) {
+        float milliseconds = 0;
+        NNTI_CUDA_TRY(d, &ops[i], "timing", cudaEventRecord(d->timed[0], d->stream));
+        NNTI_CUDA_DO(nnti_cuda_run_ops(d, &ops[i], 1, run, 0));
+        NNTI_CUDA_TRY(d, &ops[i], "timing", cudaEventRecord(d->timed[1], d->stream));
+        NNTI_CUDA_TRY(d, &ops[i], "its kernels failed", cudaEventSynchronize(d->timed[1]));
+        NNTI_CUDA_TRY(d, &ops[i], "timing", cudaEventElapsedTime(&milliseconds, d->timed[0], d->timed[1]));
+        seconds[i] += 1e-3 * (double)milliseconds;
+    }
+    return NNT_OK;
 }
 nnt_result nnti_cuda_sync(void *device)
 {
@@ -2877,7 +2977,7 @@ nnt_result nnti_cuda_sync(void *device)
 const nnt_backend nnti_cuda_backend = {
     NNT_BACKEND_ABI, "cuda", nnti_cuda_count, nnti_cuda_open, nnti_cuda_close, nnti_cuda_alloc, nnti_cuda_release,
     nnti_cuda_upload, nnti_cuda_download, nnti_cuda_fill, nnti_cuda_supports, nnti_cuda_workspace, nnti_cuda_run, nnti_cuda_sync,
-    nnti_cuda_error, nnti_cuda_random, nnti_cuda_axpby, NULL, nnti_cuda_memory, nnti_cuda_precision, nnti_cuda_fetch, NULL
+    nnti_cuda_error, nnti_cuda_random, nnti_cuda_axpby, NULL, nnti_cuda_memory, nnti_cuda_precision, nnti_cuda_fetch, nnti_cuda_run_timed, nnti_cuda_stage
 };
 
 /* Makes "cuda" known before main begins. */

@@ -3,6 +3,9 @@
    Build: cc -O2 -I. -I/usr/include/stb examples/fashion_mnist.c -o fashion_mnist -lm -pthread      (stb_image: inflate)
    Data:  Debian's package dataset-fashion-mnist, or a folder with its four .gz files.
    Run:   ./fashion_mnist [folder] [--epochs 5] [--threads 0] [--batch 64] [--lr 0.001] [--seed 1] [--out FILE]
+          [--device cpu]
+   On a GPU: nvcc -O3 -I. -I/usr/include/stb examples/fashion_mnist.c nntrain_cuda.cu -lcublas -lcublasLt -o fashion_mnist
+          ./fashion_mnist --device cuda
    Prints: test accuracy 92.48 % after 5 epochs, 93.32 % with --epochs 15; about 35 s an epoch on two cores of a Xeon with
    AVX-512 that do nothing else. */
 #define STB_IMAGE_IMPLEMENTATION
@@ -21,7 +24,7 @@ static const char *const class_name[CLASSES] = {
 };
 
 typedef struct options {
-    const char *folder, *out;
+    const char *folder, *out, *device;
     int epochs, threads, batch;
     float lr;
     unsigned seed;
@@ -101,6 +104,7 @@ static nnt_result train(nnt_net *net, const options *o, nnt_loader *train_loader
 
     build.batch = o->batch;
     build.threads = o->threads;
+    build.device = o->device;
     build.seed = o->seed;
     build.optimizer = nnt_adam(o->lr);
     build.optimizer.schedule = NNT_SCHEDULE_COSINE;
@@ -127,6 +131,7 @@ static int reload_and_compare(const options *o, nnt_loader *test_loader, const n
 
     build.batch = o->batch;
     build.threads = o->threads;
+    build.device = o->device;
     r = nnt_compile(net, fashion_net(net), build);
     if (!r) r = nnt_load(net, o->out);
     if (!r) r = nnt_evaluate(net, test_loader, &again);
@@ -176,6 +181,7 @@ static int parse(int argc, char **argv, options *o)
         else if (!strcmp(argv[i], "--lr")) o->lr = (float)atof(value);
         else if (!strcmp(argv[i], "--seed")) o->seed = (unsigned)atoi(value);
         else if (!strcmp(argv[i], "--out")) o->out = value;
+        else if (!strcmp(argv[i], "--device")) o->device = value;
         else return 0;
         i++;
     }
@@ -184,14 +190,15 @@ static int parse(int argc, char **argv, options *o)
 
 int main(int argc, char **argv)
 {
-    options o = { "/usr/share/datasets/fashion-mnist", "fashion_mnist.safetensors", 5, 0, 64, 1e-3f, 1 };
+    options o = { "/usr/share/datasets/fashion-mnist", "fashion_mnist.safetensors", "cpu", 5, 0, 64, 1e-3f, 1 };
     nnt_dataset *train_set, *test_set;
     nnt_loader *train_loader, *test_loader;
     nnt_net *net;
     int ok = 0;
 
     if (!parse(argc, argv, &o)) {
-        fprintf(stderr, "usage: fashion_mnist [folder] [--epochs N] [--threads N] [--batch N] [--lr X] [--seed N] [--out FILE]\n");
+        fprintf(stderr, "usage: fashion_mnist [folder] [--epochs N] [--threads N] [--batch N] [--lr X] [--seed N] [--out FILE]\n"
+                        "       [--device cpu|cuda]\n");
         return 2;
     }
     train_set = open_set(o.folder, "train");
