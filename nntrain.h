@@ -7,7 +7,7 @@
        #include "nntrain.h"
    In all others only the include. Link with -lm -pthread (elsewhere: what the system calls mathematics and threads).
    Compile with optimisation, -O2 will do; no flag for the processor is needed, instruction sets are chosen at run time.
-   For .gz data include stb_image.h (github.com/nothings/stb) above the implementation.
+   For pictures and .gz data include stb_image.h (github.com/nothings/stb, 2.26 or later) above the implementation.
 
    A complete program: trains on MNIST's pictures and saves the weights
 
@@ -34,7 +34,6 @@
        }
 
    WHAT IT DOES NOT DO
-     - read folders of pictures, augment pictures
      - several inputs or several losses in one net; recurrent nets, attention, transposed convolution
      - numbers other than 32-bit floats; saved weights in f16, bf16 and f64 are converted when loaded
      - replace PyTorch for research: it is for training inside a program of one's own
@@ -48,17 +47,17 @@
      >>random       counter-based random numbers                    >>profile      where the time goes
      >>vectors      what vector types lack                          >>net          compile, parameters by name
      >>random-fill  arrays of random numbers                        >>tensor       shaped arrays on a device
-     >>elementwise  activations, dropout, noise, sums, the update   >>input        whole files, gzip
-     >>optimizer    constructors, learning rates                    >>data         datasets, IDX
-     >>gemm         matrix products                                 >>loader       batches, made ahead by threads
-     >>winograd     3x3 convolutions with fewer multiplications     >>health       a step op by op, values that are not finite
-     >>conv         convolution                                     >>run          step, update, predict
-     >>linear       fully connected layers                          >>weights      nets as files
-     >>pool         max, average, adaptive pooling                  >>snapshot     runs as files: stop and go on
-     >>norm         batch normalisation                             >>fit          evaluate, whole runs, progress
-     >>loss         softmax, cross-entropy, squared error           >>seeing       profiles in words and pictures
-     >>fused        convolution or batch norm with pooling
-     >>graph        builders: shapes checked, inferred
+     >>elementwise  activations, dropout, noise, sums, the update   >>input        files, folders, gzip
+     >>optimizer    constructors, learning rates                    >>picture      headers checked, EXIF, decoding
+     >>gemm         matrix products                                 >>transform    resize, crop, flip, turn, colours
+     >>winograd     3x3 convolutions with fewer multiplications     >>data         datasets: IDX, CIFAR, folders; parts
+     >>conv         convolution                                     >>loader       batches, made ahead by threads
+     >>linear       fully connected layers                          >>health       a step op by op, values that are not finite
+     >>pool         max, average, adaptive pooling                  >>run          step, update, predict
+     >>norm         batch normalisation                             >>weights      nets as files
+     >>loss         softmax, cross-entropy, squared error           >>snapshot     runs as files: stop and go on
+     >>fused        convolution or batch norm with pooling          >>fit          evaluate, whole runs, progress
+     >>graph        builders: shapes checked, inferred              >>seeing       profiles in words and pictures
      >>schedule     what to keep and what to make again
      >>plan         resolved ops, lifetimes, offsets
      >>stages       the training program for >>schedule
@@ -71,7 +70,7 @@
      NNT_NO_SIMD              not defined   plain C kernels only
      NNT_NO_THREADS           not defined   one thread, and loaders read in the caller's thread
      NNT_EXACT_CONV           not defined   all convolutions as with nnt_conv_desc.exact
-     NNT_NO_STDIO             not defined   no files: no nnt_save, nnt_load, nnt_progress; nnt_dataset_idx fails
+     NNT_NO_STDIO             not defined   no files: no nnt_save, nnt_load, nnt_progress; datasets of files fail
 
    GLOSSARY
      net         a graph of layers; after compile also weights, plan, optimizer state. Holds the last error
@@ -102,13 +101,19 @@
      5. nnt_plan tells what training will take, nnt_plan_curve what it could take instead for some work done twice,
         nnt_max_batch which batch fits a limit; nnt_keep and nnt_checkpoint_sequential choose by hand; nnt_compile takes the memory and draws the weights. nnt_summary writes a table.
         nnt_memory_report and nnt_plan_write show what was planned. nnt_load starts from a saved net instead.
-     6. Data: nnt_dataset_arrays, nnt_dataset_idx or nnt_dataset_reader; nnt_dataset_count, nnt_dataset_classes and
-        nnt_dataset_shape describe it. nnt_loader_new makes batches of it.
+     6. Data: nnt_dataset_arrays, nnt_dataset_idx, nnt_dataset_cifar, nnt_dataset_folder (with a decoder of one's own:
+        nnt_picture_pixels) or nnt_dataset_reader; nnt_dataset_subset, nnt_dataset_split and nnt_dataset_concat make
+        datasets of others, nnt_dataset_transform too, from a list of nnt_resize, nnt_resize_shorter, nnt_center_crop,
+        nnt_random_crop, nnt_random_resized_crop, nnt_random_flip, nnt_random_flip_vertical, nnt_random_affine,
+        nnt_color_jitter, nnt_normalize, nnt_random_erasing, nnt_pixel_noise; nnt_augment_preview shows what comes out.
+        nnt_dataset_count, nnt_dataset_classes, nnt_dataset_shape, nnt_dataset_class_name, nnt_dataset_label,
+        nnt_dataset_sample_name, nnt_dataset_passed_over, nnt_dataset_class_weights describe it. nnt_loader_new makes
+        batches of it.
      7. nnt_fit trains for some epochs, tells a callback (nnt_progress is one) and keeps nnt_history. Or a loop of one's
         own: nnt_loader_next, nnt_step; at the end nnt_update when gradients of several batches are accumulated.
         nnt_loader_batches, nnt_loader_epoch, nnt_loader_batch, nnt_loader_wait_seconds, nnt_loader_dataset tell where a
-        loader is, nnt_loader_rewind and nnt_loader_seek put it elsewhere. nnt_steps and nnt_last_loss tell what the net has done,
-        nnt_set_learning_rate changes its pace, nnt_backward only makes gradients.
+        loader is, nnt_loader_skipped and nnt_loader_skipped_why what it left out, nnt_loader_rewind and nnt_loader_seek
+        put it elsewhere. nnt_steps and nnt_last_loss tell what the net has done, nnt_set_learning_rate changes its pace, nnt_backward only makes gradients.
         nnt_profile_start and nnt_profile_stop watch where the time goes (nnt_profile_loader: of a loop of one's own,
         nnt_profile_reset: from now on); nnt_profile_verdict says it in a sentence, nnt_profile_text in a table,
         nnt_profile_flame_svg, nnt_profile_trace and nnt_profile_folded in files, nnt_profile_rows in figures. nnt_health
@@ -158,6 +163,11 @@
      Another instruction set or compiler may round differently: bits are the same on the same program and processor.
      The random numbers themselves are the same everywhere.
 
+   PICTURES
+     A file is checked before it is decoded: what its header claims, its length, a JPEG's end marker, a PNG's checksums.
+     What can't be read is an error with the file's name, or (nnt_loader_desc.on_bad) left out and counted. stb_image's
+     global switches don't matter: a host that flips its textures doesn't flip these pictures.
+
    DEVICES
      nnt_memory_info tells a device's memory. "cpu" computes; "null" counts ops and bytes and computes nothing, for tests and planning. "cuda", "cuda:1", ... are
      there when nntrain_cuda.cu is compiled and linked with the program: nvcc program.c nntrain_cuda.cu -lcublas -lcublasLt.
@@ -175,7 +185,8 @@
    LIMITS
      Sizes of a shape are ints; products of sizes are checked up to 2^62 and against size_t. A net has one input, one
      loss and at most 65,000 layers. 256 threads, 8 backends, tensors of 1 to 4 sizes, error sentences of 511 bytes.
-     stb_image unpacks .gz files of less than 2 GiB.
+     stb_image unpacks .gz files of less than 2 GiB, and takes the memory for a picture that it decodes from malloc.
+     256 transforms a sample, paths of 4095 bytes, folders 63 deep in a class folder.
 */
 #ifndef NNTRAIN_H
 #define NNTRAIN_H
@@ -556,12 +567,134 @@ NNT_API nnt_dataset *nnt_dataset_reader(nnt_reader_desc d, const nnt_allocator *
    bytes (n). A file compressed with gzip, told by its content, is unpacked by stb_image, which has to be included before
    the implementation. Values reach the net as value / 255; classes: the largest label + 1. labels NULL: none. */
 NNT_API nnt_dataset *nnt_dataset_idx(const char *images, const char *labels, const nnt_allocator *a);
-NNT_API void         nnt_dataset_free(nnt_dataset *d);                 /* after its loaders. NULL is fine */
+/* CIFAR-10 and CIFAR-100, the "binary version": records of one label byte (CIFAR-100: two, coarse and fine) and 3 x 32 x
+   32 bytes. Several files are taken one after the other; compressed ones as with nnt_dataset_idx. Class names are known
+   for CIFAR-10. */
+enum { NNT_CIFAR10 = 0, NNT_CIFAR100_FINE, NNT_CIFAR100_COARSE };
+NNT_API nnt_dataset *nnt_dataset_cifar(const char *const *paths, int count, int kind, const nnt_allocator *a);
+
+/* A file that is being decoded: what a decoder of one's own is given. */
+typedef struct nnt_picture {
+    const uint8_t *data;            /* the file's bytes */
+    size_t         bytes;
+    int            width, height;   /* as its header says; 0: of a kind that only the decoder knows */
+    int            least_width, least_height;   /* pixels are wanted reduced anyway: no smaller than this is fine; 0: whole */
+    void          *internal;
+} nnt_picture;
+/* Room for height x width pixels of three bytes (red, green, blue; rows from the top) that a decoder then fills: once a
+   picture. NULL when memory is out or the size is not allowed; return NNT_ERR_MEMORY then. */
+NNT_API uint8_t *nnt_picture_pixels(nnt_picture *p, int width, int height);
+/* Calls nnt_picture_pixels and fills what it gave, or returns a code after writing why. The picture as it is stored: what
+   EXIF says about its orientation is done afterwards. Called from several threads at once. */
+typedef nnt_result (*nnt_decode_fn)(void *user, nnt_picture *p, char *why, size_t cap);
+
+/* A folder of class folders of pictures. Class folders are labels in the order of their names' bytes: "10" comes before
+   "2", "B" before "a". Pictures in folders of a class folder belong to the class. Passed over and counted: names that
+   begin with a dot, files without one of the extensions (upper or lower case), links that lead nowhere or back, files
+   beside the class folders. A class folder without pictures is an error.
+   Pictures come as 8-bit red, green, blue or grey: alpha is dropped, grey copied to all three, 16 bits cut to the high
+   byte, palettes expanded, of animations the first frame is taken, grey is (19595 r + 38470 g + 7471 b) / 65536 rounded.
+   Before anything is decoded, what the file's header claims has to fit the file's length and max_pixels, a JPEG has to
+   have a scan and an end marker, a PNG all of its chunks with their checksums: a file cut short is an error, never a
+   picture with a grey part. JPEG, PNG, BMP, GIF, PGM and PPM are decoded by stb_image (2.26 or later), which has to be
+   included before the implementation, or all files by decode_fn. */
+typedef struct nnt_folder_desc {
+    int           channels;         /* 0: 3; or 1, grey */
+    int           ignore_exif;      /* leave pictures as stored, lying on their side */
+    int64_t       max_pixels;       /* of one picture; 0: 100 million */
+    const char   *extensions;       /* those of pictures, separated by blanks; NULL: "jpg jpeg png bmp gif pgm ppm" */
+    nnt_decode_fn decode_fn;        /* NULL: stb_image */
+    void         *user;
+} nnt_folder_desc;
+NNT_API nnt_dataset *nnt_dataset_folder(const char *path, nnt_folder_desc d, const nnt_allocator *a);
+
+/* Datasets made of others, which have to live longer. The same samples, not copies.
+   subset: those with these numbers, which may repeat. split: with all samples in an order drawn from the seed, those from
+   share `from` to share `to` of them: (0, 0.8) trains, (0.8, 1) validates, no sample is in both. concat: one after the
+   other; shapes and classes have to agree. */
+NNT_API nnt_dataset *nnt_dataset_subset(nnt_dataset *d, const int64_t *indices, int64_t count, const nnt_allocator *a);
+NNT_API nnt_dataset *nnt_dataset_split(nnt_dataset *d, double from, double to, uint64_t seed, const nnt_allocator *a);
+NNT_API nnt_dataset *nnt_dataset_concat(nnt_dataset *const *list, int count, const nnt_allocator *a);
+
+/* Transforms: what is done to a sample between its file and the net, in the order of the list. Chance is drawn from (the
+   loader's seed, epoch, sample, place in the list): what a sample becomes does not depend on threads or order. Pictures
+   stay bytes, rounded as Pillow rounds, until a transform needs numbers; at the end they are value / 255. Each is made by
+   its constructor; fields may be changed afterwards. */
+enum {
+    NNT_TRANSFORM_NONE = 0,
+    NNT_TRANSFORM_RESIZE_SHORTER,   /* the shorter side to height, the other in proportion, rounded down. Triangle filter as */
+    NNT_TRANSFORM_RESIZE,           /*   wide as two new pixels: Pillow's BILINEAR, along rows first. To height x width */
+    NNT_TRANSFORM_CENTER_CROP,      /* height x width out of the middle; zeros around what is smaller */
+    NNT_TRANSFORM_RANDOM_CROP,      /* anywhere, after pad zeros on each side and more around what is smaller still */
+    NNT_TRANSFORM_RANDOM_RESIZED_CROP,  /* a part with `scale` of the area and `ratio` width to height, then resize */
+    NNT_TRANSFORM_FLIP,             /* left and right change places with probability p */
+    NNT_TRANSFORM_FLIP_VERTICAL,
+    NNT_TRANSFORM_AFFINE,           /* turned by at most degrees, shifted by at most translate times its sides, scaled, sheared
+                                       by at most shear degrees, about its middle; bilinear, zeros outside */
+    NNT_TRANSFORM_COLOR_JITTER,     /* brightness, contrast, saturation times a factor in [max(0, 1 - v), 1 + v], in this order,
+                                       results cut to [0, 255], floats to [0, 1] */
+    NNT_TRANSFORM_NORMALIZE,        /* (value - mean) / deviation, by channel */
+    NNT_TRANSFORM_RANDOM_ERASING,   /* with probability p a part as above becomes `value` */
+    NNT_TRANSFORM_NOISE             /* + amount n, n standard normal; not clamped */
+};
+enum { NNT_TRANSFORM_CHANNELS = 4 };
+typedef struct nnt_transform {
+    int   kind;                     /* NNT_TRANSFORM_... */
+    int   height, width, pad;
+    float p;                        /* probability */
+    float scale[2], ratio[2];       /* smallest, largest */
+    float degrees, translate, shear;
+    float brightness, contrast, saturation;
+    int   channels;                 /* of mean and deviation; 1: the same for all */
+    float mean[NNT_TRANSFORM_CHANNELS], deviation[NNT_TRANSFORM_CHANNELS];
+    float value, amount;
+} nnt_transform;
+NNT_API nnt_transform nnt_resize_shorter(int size);
+NNT_API nnt_transform nnt_resize(int height, int width);
+NNT_API nnt_transform nnt_center_crop(int height, int width);
+NNT_API nnt_transform nnt_random_crop(int height, int width, int pad);
+NNT_API nnt_transform nnt_random_resized_crop(int height, int width);      /* scale 0.08 to 1, ratio 3/4 to 4/3 */
+NNT_API nnt_transform nnt_random_flip(float p);
+NNT_API nnt_transform nnt_random_flip_vertical(float p);
+NNT_API nnt_transform nnt_random_affine(float degrees, float translate, float smallest, float largest);   /* scales */
+NNT_API nnt_transform nnt_color_jitter(float brightness, float contrast, float saturation);
+NNT_API nnt_transform nnt_normalize(const float *mean, const float *deviation, int channels);
+NNT_API nnt_transform nnt_random_erasing(float p);             /* scale 0.02 to 0.33, ratio 0.3 to 3.3, value 0 */
+NNT_API nnt_transform nnt_pixel_noise(float deviation);        /* nnt_noise does it on the net's device, for less */
+
+typedef struct nnt_transforms_desc {
+    const nnt_transform *list;      /* copied */
+    int    count;
+    size_t cache_bytes;             /* memory for samples as they are before the first transform that draws chance or makes
+                                       floats: read and decoded once. What does not fit is read each time. 0: none */
+} nnt_transforms_desc;
+/* The dataset with every sample transformed; d has to live longer. With pictures of several sizes a resize to a size or a
+   crop has to bring them to one. */
+NNT_API nnt_dataset *nnt_dataset_transform(nnt_dataset *d, nnt_transforms_desc t, const nnt_allocator *a);
+
+#ifndef NNT_NO_STDIO
+/* Writes a PNG contact sheet of what a net would see: a row a sample, spread over the dataset, a column an epoch. A
+   normalisation at the end of the dataset's transforms is undone for it. A sentence goes to why when it is not NULL. */
+typedef struct nnt_preview_desc { int rows, columns; uint64_t seed; } nnt_preview_desc;        /* zeros: 4 x 6, seed 0 */
+NNT_API nnt_result nnt_augment_preview(nnt_dataset *d, const char *path, nnt_preview_desc p, char *why, size_t cap);
+#endif
+
+NNT_API void         nnt_dataset_free(nnt_dataset *d);                 /* after its loaders and what is made of it. NULL is fine */
 NNT_API const char  *nnt_dataset_error(const nnt_dataset *d);
 NNT_API nnt_result   nnt_dataset_error_code(const nnt_dataset *d);
 NNT_API int64_t      nnt_dataset_count(const nnt_dataset *d);
 NNT_API int          nnt_dataset_classes(const nnt_dataset *d);
-NNT_API nnt_result   nnt_dataset_shape(const nnt_dataset *d, int shape[3]);
+NNT_API nnt_result   nnt_dataset_shape(const nnt_dataset *d, int shape[3]);     /* zeros for sizes that differ or are not known */
+/* The label of a sample without reading the sample; -1: has none, or only a reader knows. */
+NNT_API int32_t      nnt_dataset_label(const nnt_dataset *d, int64_t index);
+/* A class's name, NULL when the dataset knows none. */
+NNT_API const char  *nnt_dataset_class_name(const nnt_dataset *d, int label);
+/* Where a sample comes from: the path of its file, else "". Writes and returns as nnt_summary. */
+NNT_API size_t       nnt_dataset_sample_name(const nnt_dataset *d, int64_t index, char *text, size_t cap);
+NNT_API int64_t      nnt_dataset_passed_over(const nnt_dataset *d);    /* files and folders left out, see nnt_folder_desc */
+/* Weights for nnt_cross_entropy_desc that make up for classes of different size: samples / (classes * samples of the
+   class), 0 for a class without samples. count is the number of classes. */
+NNT_API nnt_result   nnt_dataset_class_weights(const nnt_dataset *d, float *weights, int count);
 
 /* A batch: what nnt_step takes and nnt_loader_next gives. */
 typedef struct nnt_batch {
@@ -579,8 +712,12 @@ typedef struct nnt_loader_desc {
     uint64_t seed;
     int      workers;               /* threads that read ahead; 0: one; NNT_NO_WORKERS: in the caller's thread */
     int      prefetch;              /* finished batches kept at most; 0: 2 more than workers */
+    int      on_bad;                /* NNT_ON_BAD_... */
 } nnt_loader_desc;
 #define NNT_NO_WORKERS (-1)
+/* What happens when a sample can't be read. SKIP: its batch comes without it; a batch of bad samples only doesn't come;
+   an epoch of bad samples only is an error all the same. */
+enum { NNT_ON_BAD_ERROR = 0, NNT_ON_BAD_SKIP };
 
 NNT_API nnt_loader  *nnt_loader_new(nnt_dataset *d, nnt_loader_desc desc, const nnt_allocator *a);
 NNT_API void         nnt_loader_free(nnt_loader *l);                   /* stops its threads. NULL is fine */
@@ -588,6 +725,10 @@ NNT_API const char  *nnt_loader_error(const nnt_loader *l);
 NNT_API nnt_result   nnt_loader_error_code(const nnt_loader *l);
 NNT_API nnt_dataset *nnt_loader_dataset(const nnt_loader *l);
 NNT_API int64_t      nnt_loader_batches(const nnt_loader *l);          /* a whole epoch */
+/* Different samples that were left out of batches so far; and why, in the order of batches: sentences with their files'
+   names for the first 100, else NULL. */
+NNT_API int64_t      nnt_loader_skipped(const nnt_loader *l);
+NNT_API const char  *nnt_loader_skipped_why(const nnt_loader *l, int i);
 /* The next batch, valid until the next call; count 0: the epoch is over, and the call after that begins the next one. */
 NNT_API nnt_result   nnt_loader_next(nnt_loader *l, nnt_batch *out);
 NNT_API double       nnt_loader_wait_seconds(const nnt_loader *l);     /* spent waiting in nnt_loader_next so far */
@@ -1095,6 +1236,7 @@ static int nnti_finite_double(double d)
 
 static int     nnti_min(int a, int b) { return a < b ? a : b; }
 static int     nnti_max(int a, int b) { return a > b ? a : b; }
+static double  nnti_max_double(double a, double b) { return a > b ? a : b; }
 static int64_t nnti_min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t nnti_max64(int64_t a, int64_t b) { return a > b ? a : b; }
 static size_t  nnti_min_size(size_t a, size_t b) { return a < b ? a : b; }
@@ -15006,7 +15148,142 @@ NNT_API nnt_result nnt_plan_write(nnt_net *net, const char *path)
    Reads a file into memory and unpacks gzip through stb_image's inflate. What the bytes mean is for >>data to know.
    ============================================================================ */
 
+static uint32_t nnti_le32(const uint8_t *p)
+{
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+/* CRC-32 of gzip and PNG, four bytes a round: table[k][v] is the remainder of byte v followed by k zero bytes. */
+static uint32_t nnti_crc32(const uint8_t *p, size_t bytes)
+{
+    uint32_t table[4][256], crc = 0xFFFFFFFFu;
+    int i, k;
+    for (i = 0; i < 256; i++) {
+        uint32_t c = (uint32_t)i;
+        for (k = 0; k < 8; k++) c = (c >> 1) ^ (0xEDB88320u & (0u - (c & 1u)));
+        table[0][i] = c;
+    }
+    for (i = 0; i < 256; i++)
+        for (k = 1; k < 4; k++) table[k][i] = (table[k - 1][i] >> 8) ^ table[0][table[k - 1][i] & 255u];
+    for (; bytes >= 4; bytes -= 4, p += 4) {
+        crc ^= nnti_le32(p);
+        crc = table[3][crc & 255u] ^ table[2][(crc >> 8) & 255u] ^ table[1][(crc >> 16) & 255u] ^ table[0][crc >> 24];
+    }
+    for (; bytes; bytes--, p++) crc = (crc >> 8) ^ table[0][(crc ^ *p) & 255u];
+    return ~crc;
+}
+static uint32_t nnti_be32(const uint8_t *p)
+{
+    return (uint32_t)p[3] | (uint32_t)p[2] << 8 | (uint32_t)p[1] << 16 | (uint32_t)p[0] << 24;
+}
+
 #ifndef NNT_NO_STDIO
+
+/* ---- folders ---- */
+
+enum { NNTI_ENTRY_UNKNOWN, NNTI_ENTRY_FILE, NNTI_ENTRY_FOLDER, NNTI_ENTRY_OTHER };
+enum { NNTI_PATH = 4096 };                  /* of files in folders, with the final 0 */
+
+/* Tells a folder from others, to notice links that lead back. */
+typedef struct nnti_identity { uint64_t device, number; } nnti_identity;
+
+#if defined(NNTI_WINDOWS)
+typedef struct nnti_listing { HANDLE find; WIN32_FIND_DATAW found; int first; char name[NNTI_PATH]; } nnti_listing;
+
+static int nnti_wide_path(wchar_t *to, const char *path)
+{
+    return MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, to, NNTI_PATH);
+}
+static FILE *nnti_open_to_read(const char *path)
+{
+    wchar_t wide[NNTI_PATH];
+    if (!nnti_wide_path(wide, path)) { errno = ENOENT; return NULL; }
+    return _wfopen(wide, L"rb");
+}
+static int nnti_list_open(nnti_listing *l, const char *path)
+{
+    char pattern[NNTI_PATH];
+    wchar_t wide[NNTI_PATH];
+    if (nnti_format(pattern, sizeof pattern, "%s/*", path) >= sizeof pattern || !nnti_wide_path(wide, pattern)) {
+        errno = ENOENT;
+        return 0;
+    }
+    l->find = FindFirstFileW(wide, &l->found);
+    l->first = 1;
+    if (l->find == INVALID_HANDLE_VALUE) errno = GetLastError() == ERROR_ACCESS_DENIED ? EACCES : ENOENT;
+    return l->find != INVALID_HANDLE_VALUE;
+}
+static const char *nnti_list_next(nnti_listing *l, int *kind)
+{
+    errno = 0;
+    if (!l->first && !FindNextFileW(l->find, &l->found)) return NULL;
+    l->first = 0;
+    if (!WideCharToMultiByte(CP_UTF8, 0, l->found.cFileName, -1, l->name, NNTI_PATH, NULL, NULL)) l->name[0] = 0;
+    *kind = l->found.dwFileAttributes & FILE_ATTRIBUTE_DIRECTORY ? NNTI_ENTRY_FOLDER : NNTI_ENTRY_FILE;
+    return l->name;
+}
+static void nnti_list_close(nnti_listing *l) { FindClose(l->find); }
+
+static int nnti_path_kind(const char *path, nnti_identity *id)
+{
+    wchar_t wide[NNTI_PATH];
+    BY_HANDLE_FILE_INFORMATION info;
+    HANDLE h = INVALID_HANDLE_VALUE;
+    int known;
+    memset(id, 0, sizeof *id);
+    if (nnti_wide_path(wide, path))
+        h = CreateFileW(wide, 0, FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE, NULL, OPEN_EXISTING,
+                        FILE_FLAG_BACKUP_SEMANTICS, NULL);
+    if (h == INVALID_HANDLE_VALUE) return NNTI_ENTRY_OTHER;
+    known = GetFileInformationByHandle(h, &info) != 0;
+    CloseHandle(h);
+    if (!known) return NNTI_ENTRY_OTHER;
+    id->device = info.dwVolumeSerialNumber;
+    id->number = (uint64_t)info.nFileIndexHigh << 32 | info.nFileIndexLow;
+    return info.dwFileAttributes & FILE_ATTRIBUTE_DIRECTORY ? NNTI_ENTRY_FOLDER : NNTI_ENTRY_FILE;
+}
+#else
+#include <dirent.h>
+
+typedef struct nnti_listing { DIR *dir; } nnti_listing;
+
+static FILE *nnti_open_to_read(const char *path) { return fopen(path, "rb"); }
+static int nnti_list_open(nnti_listing *l, const char *path)
+{
+    l->dir = opendir(path);
+    return l->dir != NULL;
+}
+/* The next name, valid until the next call, and its kind where the system tells it along; NULL at the end, or with errno
+   set when the folder can't be read on. */
+static const char *nnti_list_next(nnti_listing *l, int *kind)
+{
+    const struct dirent *entry;
+    errno = 0;
+    entry = readdir(l->dir);
+    if (!entry) return NULL;
+    *kind = NNTI_ENTRY_UNKNOWN;
+#  if defined(_DIRENT_HAVE_D_TYPE)          /* strict C hides the names of its values */
+    if (entry->d_type == 8) *kind = NNTI_ENTRY_FILE;
+#  elif defined(DT_REG)
+    if (entry->d_type == DT_REG) *kind = NNTI_ENTRY_FILE;
+#  endif
+    return entry->d_name;
+}
+static void nnti_list_close(nnti_listing *l) { closedir(l->dir); }
+
+/* What a path leads to, over links. */
+static int nnti_path_kind(const char *path, nnti_identity *id)
+{
+    struct stat s;
+    memset(id, 0, sizeof *id);
+    if (stat(path, &s) != 0) return NNTI_ENTRY_OTHER;
+    id->device = (uint64_t)s.st_dev;
+    id->number = (uint64_t)s.st_ino;
+    return S_ISDIR(s.st_mode) ? NNTI_ENTRY_FOLDER : S_ISREG(s.st_mode) ? NNTI_ENTRY_FILE : NNTI_ENTRY_OTHER;
+}
+#endif
+
+/* ---- whole files ---- */
 
 enum { NNTI_PATH_TEXT = 160 };
 
@@ -15085,7 +15362,7 @@ static nnt_result nnti_read_file(const nnt_allocator *a, const char *path, size_
     *data = NULL;
     *bytes = 0;
     errno = 0;
-    f = fopen(path, "rb");
+    f = nnti_open_to_read(path);
     if (!f) return nnti_set_error(e, NNT_ERR_FILE, "read '%s': %s", name, nnti_errno_text(errno));
     r = nnti_read_open_file(a, f, name, limit, data, bytes, e);
     fclose(f);
@@ -15093,31 +15370,6 @@ static nnt_result nnti_read_file(const nnt_allocator *a, const char *path, size_
 }
 
 #if defined(STBI_INCLUDE_STB_IMAGE_H) && !defined(STBI_NO_ZLIB)
-
-static uint32_t nnti_le32(const uint8_t *p)
-{
-    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
-}
-
-/* CRC-32 of gzip, four bytes a round: table[k][v] is the remainder of byte v followed by k zero bytes. */
-static uint32_t nnti_crc32(const uint8_t *p, size_t bytes)
-{
-    uint32_t table[4][256], crc = 0xFFFFFFFFu;
-    int i, k;
-    for (i = 0; i < 256; i++) {
-        uint32_t c = (uint32_t)i;
-        for (k = 0; k < 8; k++) c = (c >> 1) ^ (0xEDB88320u & (0u - (c & 1u)));
-        table[0][i] = c;
-    }
-    for (i = 0; i < 256; i++)
-        for (k = 1; k < 4; k++) table[k][i] = (table[k - 1][i] >> 8) ^ table[0][table[k - 1][i] & 255u];
-    for (; bytes >= 4; bytes -= 4, p += 4) {
-        crc ^= nnti_le32(p);
-        crc = table[3][crc & 255u] ^ table[2][(crc >> 8) & 255u] ^ table[1][(crc >> 16) & 255u] ^ table[0][crc >> 24];
-    }
-    for (; bytes; bytes--, p++) crc = (crc >> 8) ^ table[0][(crc ^ *p) & 255u];
-    return ~crc;
-}
 
 enum { NNTI_GZIP_HCRC = 2, NNTI_GZIP_EXTRA = 4, NNTI_GZIP_NAME = 8, NNTI_GZIP_COMMENT = 16, NNTI_GZIP_RESERVED = 0xE0 };
 
@@ -15195,41 +15447,1293 @@ static nnt_result nnti_gunzip(const nnt_allocator *a, const char *name, const ui
 }
 
 #endif
+
+/* A whole file, unpacked when it is a gzip file. That is told by its content: names get lost on the way, and browsers
+   unpack without being asked. */
+static nnt_result nnti_read_unpacked(const nnt_allocator *a, const char *path, const char *name, uint8_t **data, size_t *bytes,
+                                     nnti_error *e)
+{
+    nnt_result r = nnti_read_file(a, path, SIZE_MAX, data, bytes, e);
+    if (!r && *bytes >= 2 && (*data)[0] == 0x1F && (*data)[1] == 0x8B) {
+        uint8_t *packed = *data;
+        size_t packed_bytes = *bytes;
+        *data = NULL;
+        *bytes = 0;
+        r = nnti_gunzip(a, name, packed, packed_bytes, data, bytes, e);
+        nnti_free(a, packed, packed_bytes);
+    }
+    return r;
+}
 #endif /* NNT_NO_STDIO */
 
 /* ============================================================================
-   >>data    Datasets: arrays, a reader of the user's, IDX files
-   Checks what is given once, at creation; afterwards a dataset is never written to, so any number of threads may read
-   it. Everything is a reader inside: >>loader only calls read_fn.
+   >>picture    Pictures: a header's claims checked before they are believed, EXIF, decoding
+   From a file's bytes to a nnti_image in the memory of a nnti_reading. Knows no files and no datasets.
    ============================================================================ */
 
+/* A picture: height x width pixels of `channels` bytes or floats beside each other, rows `stride` values apart. Row and
+   pixel are read up to NNTI_SLACK bytes beyond their end by vectors. */
+typedef struct nnti_image { int height, width, channels, is_float; int64_t stride; const void *pixels; } nnti_image;
+enum { NNTI_SLACK = 32 };
+
+typedef struct nnti_buffer { void *p; size_t cap; } nnti_buffer;
+
+/* What a thread that reads samples needs beside the dataset: whose chances are drawn, memory that grows to what the
+   largest picture takes and stays, and the error of the sample. */
+typedef struct nnti_reading {
+    nnt_allocator a;
+    int           isa;
+    uint64_t      seed;
+    int64_t       epoch;
+    int           least_height, least_width;    /* a decoder may reduce pictures down to this; 0: not */
+    nnti_buffer   file, image[2], lines, weights, floats;
+    int           turn;                         /* which of image[] the last image was made in */
+    int           worker;                       /* a loader's thread from 1 on; 0: the caller's */
+    nnti_laps     laps;                         /* what a batch took, for a profile */
+    nnti_error    error;
+} nnti_reading;
+
+static void nnti_reading_init(nnti_reading *r, const nnt_allocator *a)
+{
+    memset(r, 0, sizeof *r);
+    r->a = *a;
+    r->isa = nnti_isa_best();
+}
+static void nnti_buffer_free(nnti_reading *r, nnti_buffer *b)
+{
+    nnti_free(&r->a, b->p, b->cap);
+    b->p = NULL;
+    b->cap = 0;
+}
+static void nnti_reading_free(nnti_reading *r)
+{
+    nnti_buffer_free(r, &r->file);
+    nnti_buffer_free(r, &r->image[0]);
+    nnti_buffer_free(r, &r->image[1]);
+    nnti_buffer_free(r, &r->lines);
+    nnti_buffer_free(r, &r->weights);
+    nnti_buffer_free(r, &r->floats);
+}
+/* At least `bytes` and the slack in the buffer, whose content is lost when it grows. NULL after an error. */
+static void *nnti_buffer_room(nnti_reading *r, nnti_buffer *b, size_t bytes)
+{
+    size_t wish = bytes + bytes / 4 + NNTI_SLACK;       /* some more: the next picture may be a little larger */
+    if (b->p && b->cap - NNTI_SLACK >= bytes) return b->p;
+    nnti_buffer_free(r, b);
+    if (bytes < NNTI_TOO_LARGE) b->p = nnti_alloc(&r->a, wish);
+    if (b->p) b->cap = wish;
+    else nnti_set_error(&r->error, NNT_ERR_MEMORY, "no memory for %z bytes of a picture", bytes);
+    return b->p;
+}
+/* Room for a new image, in the buffer that does not hold the last one. */
+static void *nnti_image_new(nnti_reading *r, nnti_image *m, int height, int width, int channels, int is_float)
+{
+    int64_t values = nnti_mul64(height, nnti_mul64(width, channels));
+    size_t bytes;
+    void *p = NULL;
+    r->turn = !r->turn;
+    if (values >= 0 && (uint64_t)values <= SIZE_MAX && nnti_mul_size((size_t)values, is_float ? sizeof(float) : 1, &bytes))
+        p = nnti_buffer_room(r, &r->image[r->turn], bytes);
+    else nnti_set_error(&r->error, NNT_ERR_MEMORY, "a picture of %d x %d is more than can be addressed", height, width);
+    m->height = height;
+    m->width = width;
+    m->channels = channels;
+    m->is_float = is_float;
+    m->stride = (int64_t)width * channels;
+    m->pixels = p;
+    return p;
+}
+
+/* ---- headers ---- */
+
+enum { NNTI_PICTURE_UNKNOWN, NNTI_PICTURE_JPEG, NNTI_PICTURE_PNG, NNTI_PICTURE_BMP, NNTI_PICTURE_GIF, NNTI_PICTURE_PNM };
+
+typedef struct nnti_picture_header { int kind, orientation; int64_t width, height; } nnti_picture_header;
+
+static uint32_t nnti_le16(const uint8_t *p) { return (uint32_t)p[0] | (uint32_t)p[1] << 8; }
+static uint32_t nnti_be16(const uint8_t *p) { return (uint32_t)p[1] | (uint32_t)p[0] << 8; }
+
+static nnt_result nnti_cut_off(nnti_error *e, const char *what)
+{
+    return nnti_set_error(e, NNT_ERR_FORMAT, "%s is cut off or damaged; fetch the file again", what);
+}
+/* More pixels than the data can hold: `bytes` of which each stands for at most `most` pixels. */
+static nnt_result nnti_check_claim(const nnti_picture_header *h, const char *what, uint64_t bytes, uint64_t most, nnti_error *e)
+{
+    if (bytes > UINT64_MAX / most || (uint64_t)h->width <= bytes * most / (uint64_t)nnti_max64(1, h->height)) return NNT_OK;
+    return nnti_set_error(e, NNT_ERR_FORMAT, "the %s claims %I x %I pixels, more than its %I bytes can hold; it is cut off or "
+                          "damaged", what, h->width, h->height, (int64_t)bytes);
+}
+
+/* The orientation tag, 1 to 8, in the TIFF structure that EXIF is; 1 (upright) when there is none or anything is odd. */
+static int nnti_exif_orientation(const uint8_t *p, size_t bytes)
+{
+    uint32_t (*get16)(const uint8_t *), (*get32)(const uint8_t *);
+    uint32_t at, count, i;
+    if (bytes < 8) return 1;
+    if (memcmp(p, "II*\0", 4) == 0) { get16 = nnti_le16; get32 = nnti_le32; }
+    else if (memcmp(p, "MM\0*", 4) == 0) { get16 = nnti_be16; get32 = nnti_be32; }
+    else return 1;
+    at = get32(p + 4);
+    if (at > bytes || bytes - at < 2) return 1;
+    count = get16(p + at);
+    for (i = 0, at += 2; i < count && at <= bytes && bytes - at >= 12; i++, at += 12) {
+        uint32_t value = get16(p + at + 8);
+        if (get16(p + at) != 0x0112) continue;
+        return get16(p + at + 2) == 3 && get32(p + at + 4) == 1 && value >= 1 && value <= 8 ? (int)value : 1;
+    }
+    return 1;
+}
+
+/* The next marker of a JPEG from *at on, over compressed data and filling; 0 at the end of the file. */
+static int nnti_jpeg_marker(const uint8_t *p, size_t bytes, size_t *at)
+{
+    while (*at < bytes) {
+        const uint8_t *found = (const uint8_t *)memchr(p + *at, 0xFF, bytes - *at);
+        if (!found) break;
+        *at = (size_t)(found - p);
+        while (*at < bytes && p[*at] == 0xFF) ++*at;
+        if (*at == bytes) break;
+        if (p[*at] != 0 && (p[*at] < 0xD0 || p[*at] > 0xD7)) return p[(*at)++];     /* 0: a byte 255; D0 to D7: restarts */
+        ++*at;
+    }
+    return 0;
+}
+static nnt_result nnti_jpeg_frame(const uint8_t *segment, size_t length, nnti_picture_header *h, nnti_error *e)
+{
+    if (h->width) return nnti_set_error(e, NNT_ERR_FORMAT, "the JPEG has two frame headers; it is damaged");
+    if (length < 8 || length < 8 + 3 * (size_t)segment[7]) return nnti_cut_off(e, "the JPEG's frame header");
+    if (segment[2] != 8)
+        return nnti_set_error(e, NNT_ERR_UNSUPPORTED, "a JPEG of %d bits; only 8 can be read", segment[2]);
+    h->height = nnti_be16(segment + 3);
+    h->width = nnti_be16(segment + 5);
+    if (h->width && h->height) return NNT_OK;
+    return nnti_set_error(e, NNT_ERR_UNSUPPORTED, "the JPEG's header says %I x %I pixels; convert it", h->width, h->height);
+}
+/* All segments up to the end marker: decoders are content without one, and leave what is missing grey. */
+static nnt_result nnti_jpeg_check(const uint8_t *p, size_t bytes, nnti_picture_header *h, nnti_error *e)
+{
+    size_t at = 2, length;
+    int scans = 0, huffman = 0;
+    for (;;) {
+        int marker = nnti_jpeg_marker(p, bytes, &at);
+        if (marker == 0xD9) break;
+        if (!marker) return nnti_cut_off(e, "the JPEG has no end marker: it");
+        if (marker == 0x01 || marker == 0xD8) continue;                             /* without a length */
+        if (bytes - at < 2) return nnti_cut_off(e, "the JPEG");
+        length = nnti_be16(p + at);
+        if (length < 2 || length > bytes - at) return nnti_cut_off(e, "the JPEG");
+        if (marker >= 0xC0 && marker <= 0xCF && marker != 0xC4 && marker != 0xC8 && marker != 0xCC) {
+            if (nnti_jpeg_frame(p + at, length, h, e)) return (nnt_result)e->code;
+            huffman = marker <= 0xC2;
+        }
+        if (marker == 0xE1 && length >= 8 && memcmp(p + at + 2, "Exif\0\0", 6) == 0 && h->orientation == 0)
+            h->orientation = nnti_exif_orientation(p + at + 8, length - 8);
+        if (marker == 0xDA) {
+            if (!h->width) return nnti_set_error(e, NNT_ERR_FORMAT, "the JPEG's scan comes before its frame header");
+            scans++;
+        }
+        at += length;
+    }
+    if (!scans) return nnti_set_error(e, NNT_ERR_FORMAT, "the JPEG has no scan: there is no picture in it");
+    /* a Huffman code takes a bit at least, for each block of 64 pixels */
+    return huffman ? nnti_check_claim(h, "JPEG", bytes, 512, e) : NNT_OK;
+}
+
+/* All chunks up to the last, with the checksums of those that make the picture. */
+static nnt_result nnti_png_check(const uint8_t *p, size_t bytes, nnti_picture_header *h, nnti_error *e)
+{
+    static const uint8_t samples[7] = { 1, 0, 3, 1, 2, 0, 4 };                      /* by colour type */
+    size_t at = 8, length;
+    uint64_t packed = 0, bits = 1;
+    for (;;) {
+        const uint8_t *chunk = p + at;
+        if (bytes - at < 12) return nnti_cut_off(e, "the PNG");
+        length = nnti_be32(chunk);
+        if (length > bytes - at - 12) return nnti_cut_off(e, "the PNG");
+        if (!(chunk[4] & 0x20) && nnti_crc32(chunk + 4, length + 4) != nnti_be32(chunk + 8 + length))
+            return nnti_set_error(e, NNT_ERR_FORMAT, "a checksum of the PNG is wrong; it is damaged, fetch the file again");
+        if (memcmp(chunk + 4, "CgBI", 4) == 0)
+            return nnti_set_error(e, NNT_ERR_UNSUPPORTED, "a PNG in Apple's own variation (CgBI); convert it");
+        if (!h->width) {
+            if (length != 13 || memcmp(chunk + 4, "IHDR", 4) != 0)
+                return nnti_set_error(e, NNT_ERR_FORMAT, "the PNG does not begin with its header; it is damaged");
+            h->width = nnti_be32(chunk + 8);
+            h->height = nnti_be32(chunk + 12);
+            if (!h->width || !h->height || h->width > INT_MAX || h->height > INT_MAX)
+                return nnti_set_error(e, NNT_ERR_FORMAT, "the PNG's header says %I x %I pixels; it is damaged", h->width, h->height);
+            if (chunk[17] < 7) bits = (uint64_t)samples[chunk[17]] * chunk[16];
+        }
+        if (memcmp(chunk + 4, "IDAT", 4) == 0) packed += length;
+        at += length + 12;
+        if (memcmp(chunk + 4, "IEND", 4) == 0) break;
+    }
+    return nnti_check_claim(h, "PNG", packed, 1032 * 8 / (bits ? bits : 1) + 1, e);     /* what DEFLATE can do at most */
+}
+
+static nnt_result nnti_bmp_check(const uint8_t *p, size_t bytes, nnti_picture_header *h, nnti_error *e)
+{
+    uint32_t first, size, bits, packing = 0;
+    uint64_t row;
+    if (bytes < 30) return nnti_cut_off(e, "the BMP");
+    first = nnti_le32(p + 10);
+    size = nnti_le32(p + 14);
+    if (size == 12) {
+        h->width = nnti_le16(p + 18);
+        h->height = nnti_le16(p + 20);
+        bits = nnti_le16(p + 24);
+    } else {
+        if (bytes < 54) return nnti_cut_off(e, "the BMP");
+        h->width = (int32_t)nnti_le32(p + 18);
+        h->height = (int32_t)nnti_le32(p + 22);
+        h->height = h->height < 0 ? -h->height : h->height;                         /* rows from the top */
+        bits = nnti_le16(p + 28);
+        packing = nnti_le32(p + 30);
+    }
+    if (packing != 0 && packing != 3)
+        return nnti_set_error(e, NNT_ERR_UNSUPPORTED, "a compressed BMP; only plain ones can be read");
+    if (h->width <= 0 || h->height <= 0 || bits == 0 || bits > 32)
+        return nnti_set_error(e, NNT_ERR_FORMAT, "the BMP's header says %I x %I pixels of %I bits; it is damaged", h->width,
+                              h->height, (int64_t)bits);
+    row = ((uint64_t)h->width * bits + 31) / 32 * 4;
+    if (first > bytes || row > (bytes - first) / (uint64_t)h->height) return nnti_cut_off(e, "the BMP");
+    return NNT_OK;
+}
+
+/* Behind a chain of a GIF's data blocks, 0 when it is cut off. */
+static size_t nnti_gif_skip_blocks(const uint8_t *p, size_t bytes, size_t at)
+{
+    while (at < bytes && p[at]) at += (size_t)p[at] + 1;
+    return at < bytes ? at + 1 : 0;
+}
+/* Up to the end of the first frame, the one that is used. */
+static nnt_result nnti_gif_check(const uint8_t *p, size_t bytes, nnti_picture_header *h, nnti_error *e)
+{
+    size_t at = 13;
+    if (bytes < 13) return nnti_cut_off(e, "the GIF");
+    h->width = nnti_le16(p + 6);
+    h->height = nnti_le16(p + 8);
+    if (!h->width || !h->height) return nnti_set_error(e, NNT_ERR_FORMAT, "the GIF has no pixels");
+    if (p[10] & 0x80) at += (size_t)6 << (p[10] & 7);                               /* colours: 3 bytes, 2 to 256 of them */
+    while (at && at + 2 < bytes && p[at] == 0x21) at = nnti_gif_skip_blocks(p, bytes, at + 2);
+    if (!at || at >= bytes) return nnti_cut_off(e, "the GIF");
+    if (p[at] != 0x2C) return nnti_set_error(e, NNT_ERR_FORMAT, "the GIF has no picture in it");
+    if (bytes - at < 11) return nnti_cut_off(e, "the GIF");
+    at += 10 + (p[at + 9] & 0x80 ? (size_t)6 << (p[at + 9] & 7) : 0);
+    if (at >= bytes || !nnti_gif_skip_blocks(p, bytes, at + 1)) return nnti_cut_off(e, "the GIF");
+    return nnti_check_claim(h, "GIF", bytes, 4096, e);                              /* LZW: strings of at most 4096 */
+}
+
+/* A number of a PNM header behind blanks and comments, -1 when there is none or it is over 2^31. */
+static int64_t nnti_pnm_number(const uint8_t *p, size_t bytes, size_t *at)
+{
+    int64_t v = 0;
+    size_t first;
+    for (; *at < bytes; ++*at) {
+        if (p[*at] == '#') { while (*at < bytes && p[*at] != '\n' && p[*at] != '\r') ++*at; }
+        else if (p[*at] != ' ' && (p[*at] < '\t' || p[*at] > '\r')) break;
+    }
+    for (first = *at; *at < bytes && p[*at] >= '0' && p[*at] <= '9' && v <= INT_MAX; ++*at) v = 10 * v + p[*at] - '0';
+    return *at > first && v <= INT_MAX ? v : -1;
+}
+static nnt_result nnti_pnm_check(const uint8_t *p, size_t bytes, nnti_picture_header *h, nnti_error *e)
+{
+    size_t at = 2;
+    int64_t most, pixel = p[1] == '6' ? 3 : 1, needed;
+    h->width = nnti_pnm_number(p, bytes, &at);
+    h->height = nnti_pnm_number(p, bytes, &at);
+    most = nnti_pnm_number(p, bytes, &at);
+    if (h->width <= 0 || h->height <= 0 || most <= 0)
+        return nnti_set_error(e, NNT_ERR_FORMAT, "the PNM's header says %I x %I pixels up to %I; it is damaged", h->width, h->height, most);
+    if (most != 255 && most != 65535)
+        return nnti_set_error(e, NNT_ERR_UNSUPPORTED, "a PNM with values up to %I; only 255 and 65535 can be read", most);
+    needed = nnti_mul64(h->width, nnti_mul64(h->height, pixel * (most > 255 ? 2 : 1)));
+    if (needed < 0 || at >= bytes || (uint64_t)needed > bytes - at - 1) return nnti_cut_off(e, "the PNM");
+    return NNT_OK;
+}
+
+/* Kind by content, sizes, and whether all of it is there. */
+static nnt_result nnti_picture_check(const uint8_t *p, size_t bytes, nnti_picture_header *h, nnti_error *e)
+{
+    memset(h, 0, sizeof *h);
+    if (bytes == 0) return nnti_set_error(e, NNT_ERR_FORMAT, "the file is empty");
+    if (bytes >= 3 && memcmp(p, "\xFF\xD8\xFF", 3) == 0) { h->kind = NNTI_PICTURE_JPEG; return nnti_jpeg_check(p, bytes, h, e); }
+    if (bytes >= 8 && memcmp(p, "\x89PNG\r\n\x1a\n", 8) == 0) { h->kind = NNTI_PICTURE_PNG; return nnti_png_check(p, bytes, h, e); }
+    if (bytes >= 2 && memcmp(p, "BM", 2) == 0) { h->kind = NNTI_PICTURE_BMP; return nnti_bmp_check(p, bytes, h, e); }
+    if (bytes >= 6 && (memcmp(p, "GIF87a", 6) == 0 || memcmp(p, "GIF89a", 6) == 0)) {
+        h->kind = NNTI_PICTURE_GIF;
+        return nnti_gif_check(p, bytes, h, e);
+    }
+    if (bytes >= 3 && p[0] == 'P' && (p[1] == '5' || p[1] == '6')) { h->kind = NNTI_PICTURE_PNM; return nnti_pnm_check(p, bytes, h, e); }
+    return NNT_OK;
+}
+
+/* ---- decoding ---- */
+
+typedef struct nnti_decoding { nnti_reading *r; nnti_image *image; int64_t max_pixels; uint8_t *pixels; } nnti_decoding;
+
+NNT_API uint8_t *nnt_picture_pixels(nnt_picture *p, int width, int height)
+{
+    nnti_decoding *d = p ? (nnti_decoding *)p->internal : NULL;
+    if (!d || width <= 0 || height <= 0 || nnti_mul64(width, height) > d->max_pixels) return NULL;
+    d->pixels = (uint8_t *)nnti_image_new(d->r, d->image, height, width, 3, 0);
+    return d->pixels;
+}
+
+#if defined(STBI_INCLUDE_STB_IMAGE_H)
+
+/* Whether this thread's stb_image turns pictures upside down: the host may have asked for that, and there is no function
+   that tells. Three formats, since each can be compiled out: two pixels, black above white. */
+static int nnti_stb_flips(void)
+{
+    static const uint8_t png[] = {
+        0x89, 'P', 'N', 'G', 13, 10, 26, 10, 0, 0, 0, 13, 'I', 'H', 'D', 'R', 0, 0, 0, 1, 0, 0, 0, 2, 8, 0, 0, 0, 0, 0, 0, 0, 0,
+        0, 0, 0, 15, 'I', 'D', 'A', 'T', 0x78, 1, 1, 4, 0, 0xFB, 0xFF, 0, 0, 0, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0,
+        0, 0, 0, 0, 'I', 'E', 'N', 'D', 0, 0, 0, 0, 0, 0, 0, 0
+    };
+    static const uint8_t pgm[] = { 'P', '5', ' ', '1', ' ', '2', ' ', '2', '5', '5', '\n', 0, 255 };
+    static const uint8_t tga[] = { 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 2, 0, 8, 0x20, 0, 255 };
+    const uint8_t *const probe[3] = { pgm, png, tga };
+    const int bytes[3] = { (int)sizeof pgm, (int)sizeof png, (int)sizeof tga };
+    int k, width, height, channels, flips = 0;
+    for (k = 0; k < 3; k++) {
+        stbi_uc *got = stbi_load_from_memory(probe[k], bytes[k], &width, &height, &channels, 1);
+        if (!got) continue;
+        flips = got[0] > got[1];
+        stbi_image_free(got);
+        break;
+    }
+    return flips;
+}
+static nnt_result nnti_stb_decode(void *user, nnt_picture *p, char *why, size_t cap)
+{
+    int width, height, channels, y, flips = nnti_stb_flips();
+    stbi_uc *got = stbi_load_from_memory(p->data, (int)p->bytes, &width, &height, &channels, 3);
+    uint8_t *to;
+    (void)user;
+    if (!got) {
+        const char *reason = stbi_failure_reason();
+        nnti_format(why, cap, "stb_image says: %s", reason ? reason : "it can't be decoded");
+        return NNT_ERR_FORMAT;
+    }
+    to = nnt_picture_pixels(p, width, height);
+    for (y = 0; to && y < height; y++) {
+        size_t row = (size_t)width * 3;
+        memcpy(to + (size_t)y * row, got + (size_t)(flips ? height - 1 - y : y) * row, row);
+    }
+    stbi_image_free(got);
+    return to ? NNT_OK : NNT_ERR_MEMORY;
+}
+/* For a thread of our own: what the host sets for all threads meanwhile does not reach it. */
+#  if defined(STBI_NO_THREAD_LOCALS)
+static void nnti_decoder_thread(void) { }
+#  else
+static void nnti_decoder_thread(void) { stbi_set_flip_vertically_on_load_thread(0); }
+#  endif
+
+#else
+
+static nnt_result nnti_stb_decode(void *user, nnt_picture *p, char *why, size_t cap)
+{
+    (void)user; (void)p;
+    nnti_format(why, cap, "decoding needs stb_image or a decode_fn; include stb_image.h before nntrain.h's implementation");
+    return NNT_ERR_UNSUPPORTED;
+}
+static void nnti_decoder_thread(void) { }
+
+#endif
+
+/* Turns and mirrors bytes as EXIF's orientation 2 to 8 asks for. */
+static nnt_result nnti_orient(nnti_reading *r, nnti_image *m, int orientation)
+{
+    const nnti_image from = *m;
+    const uint8_t *p = (const uint8_t *)from.pixels;
+    const int64_t c = from.channels, last_row = (from.height - 1) * from.stride, last = (from.width - 1) * c;
+    int turned = orientation >= 5, x, y, k;
+    int64_t first, along_x, along_y;            /* in the stored picture: where it begins, steps to the right and down */
+    uint8_t *to;
+    if (orientation < 2 || orientation > 8) return NNT_OK;
+    to = (uint8_t *)nnti_image_new(r, m, turned ? from.width : from.height, turned ? from.height : from.width, from.channels, 0);
+    if (!to) return (nnt_result)r->error.code;
+    first = (orientation == 2 || orientation == 3 || orientation == 7 || orientation == 8 ? last : 0)
+          + (orientation == 3 || orientation == 4 || orientation == 6 || orientation == 7 ? last_row : 0);
+    along_x = turned ? (orientation == 6 || orientation == 7 ? -from.stride : from.stride) : (orientation == 4 ? c : -c);
+    along_y = turned ? (orientation == 7 || orientation == 8 ? -c : c) : (orientation == 2 ? from.stride : -from.stride);
+    for (y = 0; y < m->height; y++)
+        for (x = 0; x < m->width; x++)
+            for (k = 0; k < from.channels; k++) *to++ = p[first + y * along_y + x * along_x + k];
+    return NNT_OK;
+}
+/* Pillow's convert("L"): ITU-R 601 in 16 bits, rounded. */
+static int nnti_gray(int red, int green, int blue) { return (19595 * red + 38470 * green + 7471 * blue + 0x8000) >> 16; }
+
+static nnt_result nnti_to_gray(nnti_reading *r, nnti_image *m)
+{
+    const nnti_image from = *m;
+    const uint8_t *p = (const uint8_t *)from.pixels;
+    uint8_t *to = (uint8_t *)nnti_image_new(r, m, from.height, from.width, 1, 0);
+    int64_t i, n = (int64_t)from.height * from.width;
+    if (!to) return (nnt_result)r->error.code;
+    for (i = 0; i < n; i++, p += 3) to[i] = (uint8_t)nnti_gray(p[0], p[1], p[2]);
+    return NNT_OK;
+}
+
+/* A file's bytes to an image; what is wrong goes to r->error, without the file's name. */
+static nnt_result nnti_decode(nnti_reading *r, const nnt_folder_desc *d, const uint8_t *data, size_t bytes, nnti_image *m)
+{
+    nnti_error *e = &r->error;
+    nnti_picture_header h;
+    nnti_decoding job;
+    nnt_picture p;
+    nnt_result code = nnti_picture_check(data, bytes, &h, e);
+    char why[NNTI_ERROR_TEXT / 2];
+    int turned;
+    if (code) return code;
+    if (h.kind == NNTI_PICTURE_UNKNOWN && !d->decode_fn)
+        return nnti_set_error(e, NNT_ERR_FORMAT, "%s", data[0] == '<' ? "this is a web page; fetch the picture itself"
+                              : "this is no JPEG, PNG, BMP, GIF, PGM or PPM");
+    if (nnti_mul64(h.width, h.height) > d->max_pixels)
+        return nnti_set_error(e, NNT_ERR_DATA, "its header says %I x %I pixels; max_pixels is %I", h.width, h.height, d->max_pixels);
+    turned = !d->ignore_exif && h.orientation >= 5;
+    job.r = r;
+    job.image = m;
+    job.max_pixels = d->max_pixels;
+    job.pixels = NULL;
+    memset(&p, 0, sizeof p);
+    p.data = data;
+    p.bytes = bytes;
+    p.width = (int)h.width;
+    p.height = (int)h.height;
+    p.least_width = turned ? r->least_height : r->least_width;
+    p.least_height = turned ? r->least_width : r->least_height;
+    p.internal = &job;
+    why[0] = 0;
+    code = d->decode_fn ? d->decode_fn(d->user, &p, why, sizeof why) : nnti_stb_decode(NULL, &p, why, sizeof why);
+    why[sizeof why - 1] = 0;
+    if (code && e->code && !why[0]) return code;            /* nnt_picture_pixels said it */
+    if (code) return nnti_set_error(e, code, "%s", why[0] ? why : nnt_result_name(code));
+    if (!job.pixels) return nnti_set_error(e, NNT_ERR_STATE, "decode_fn took no pixels from nnt_picture_pixels");
+    if (!d->ignore_exif && h.orientation > 1) code = nnti_orient(r, m, h.orientation);
+    if (!code && d->channels == 1) code = nnti_to_gray(r, m);
+    return code;
+}
+
+/* ============================================================================
+   >>transform    What happens to a picture between its file and the net
+   Turns one nnti_image into another. Chance comes from a nnti_dice, never from what was done before. Pixels beside each
+   other until the end, where nnti_to_planes makes what nets want.
+   ============================================================================ */
+
+/* ---- chance ---- */
+
+enum { NNTI_STREAM_TRANSFORM = 0xFE00, NNTI_TRANSFORMS = 256 };    /* streams beside those of layers and of the shuffle */
+
+typedef struct nnti_dice { nnti_random_key key; uint32_t word[4], block; int used; } nnti_dice;
+
+static nnti_dice nnti_dice_new(const nnti_reading *r, int64_t index, int place)
+{
+    nnti_dice d;
+    memset(&d, 0, sizeof d);
+    d.key.seed = r->seed;
+    d.key.step = (uint64_t)r->epoch;
+    d.key.stream = (uint32_t)(NNTI_STREAM_TRANSFORM + place);
+    d.key.sample = (uint32_t)index ^ (uint32_t)(index >> 32) * 0x9E3779B9u;
+    d.used = 4;
+    return d;
+}
+static double nnti_roll(nnti_dice *d, double low, double high)      /* in [low, high) */
+{
+    if (d->used == 4) {
+        nnti_random4(d->word, d->key.seed, d->key.step, d->key.stream, d->key.sample, d->block++);
+        d->used = 0;
+    }
+    return low + (high - low) * (double)nnti_unit(d->word[d->used++]);
+}
+static int nnti_roll_int(nnti_dice *d, int count) { return nnti_min(count - 1, (int)(nnti_roll(d, 0, 1) * count)); }   /* below count */
+
+/* ---- parts ---- */
+
+static const void *nnti_pixel(const nnti_image *m, int64_t y, int64_t x)
+{
+    size_t at = (size_t)(y * m->stride + x * m->channels);
+    return (const char *)m->pixels + at * (m->is_float ? sizeof(float) : 1);
+}
+static size_t nnti_pixel_bytes(const nnti_image *m) { return (size_t)m->channels * (m->is_float ? sizeof(float) : 1); }
+
+/* height x width from (y, x) on, which may lie outside: zeros there. Inside it costs nothing. */
+static nnt_result nnti_crop(nnti_reading *r, nnti_image *m, int y, int x, int height, int width)
+{
+    const nnti_image from = *m;
+    const size_t pixel = nnti_pixel_bytes(m);
+    char *to;
+    int row, left = nnti_max(0, x), right = (int)nnti_min64(from.width, (int64_t)x + width);
+    if (y >= 0 && x >= 0 && y <= from.height - height && x <= from.width - width) {
+        m->pixels = nnti_pixel(&from, y, x);
+        m->height = height;
+        m->width = width;
+        return NNT_OK;
+    }
+    to = (char *)nnti_image_new(r, m, height, width, from.channels, from.is_float);
+    if (!to) return (nnt_result)r->error.code;
+    memset(to, 0, (size_t)height * (size_t)width * pixel);
+    for (row = nnti_max(0, -y); row < height && row < from.height - y && left < right; row++)
+        memcpy(to + ((size_t)row * (size_t)width + (size_t)(left - x)) * pixel, nnti_pixel(&from, (int64_t)y + row, left),
+               (size_t)(right - left) * pixel);
+    return NNT_OK;
+}
+static nnt_result nnti_flip(nnti_reading *r, nnti_image *m, int vertical)
+{
+    const nnti_image from = *m;
+    const size_t pixel = nnti_pixel_bytes(m);
+    char *to = (char *)nnti_image_new(r, m, from.height, from.width, from.channels, from.is_float);
+    int y, x;
+    if (!to) return (nnt_result)r->error.code;
+    for (y = 0; y < from.height; y++, to += (size_t)from.width * pixel) {
+        const char *row = (const char *)nnti_pixel(&from, vertical ? from.height - 1 - y : y, 0);
+        const char *last = row + (size_t)(from.width - 1) * pixel;
+        if (vertical) memcpy(to, row, (size_t)from.width * pixel);
+        else if (pixel == 3) for (x = 0; x < 3 * from.width; x += 3) { to[x] = last[-x]; to[x + 1] = last[1 - x]; to[x + 2] = last[2 - x]; }
+        else for (x = 0; x < from.width; x++) memcpy(to + (size_t)x * pixel, last - (size_t)x * pixel, pixel);
+    }
+    return NNT_OK;
+}
+
+/* ---- resize ---- */
+
+/* One side's weights: value i of the result is the sum over t of weight[i taps + t] * value[first[i] + t]. The triangle
+   that Pillow calls BILINEAR: as wide as two new pixels, at least two old ones, cut at the border and then normalised.
+   For bytes weights are in units of 2^-22 and sums are rounded, as Pillow's, so that results are the same bits. */
+enum { NNTI_WEIGHT_BITS = 22 };
+typedef struct nnti_filter { int taps, *first, *count; void *weights; } nnti_filter;
+
+static size_t nnti_filter_bytes(int taps, int count)
+{
+    return (size_t)count * (2 * sizeof(int) + (size_t)taps * sizeof(int32_t));
+}
+static int nnti_filter_taps(int from, int to) { return (int)ceil(nnti_max_double(1, (double)from / to)) * 2 + 1; }
+
+/* Results begin .. begin + count - 1 of `to`, made of `from` values. Into memory, of nnti_filter_bytes. */
+static nnti_filter nnti_filter_new(void *memory, int from, int to, int begin, int count, int is_float)
+{
+    const double step = (double)from / to, support = nnti_max_double(1, step);
+    nnti_filter a;
+    int i, t;
+    a.taps = nnti_filter_taps(from, to);
+    a.first = (int *)memory;
+    a.count = a.first + count;
+    a.weights = a.count + count;
+    for (i = 0; i < count; i++) {
+        const double center = (begin + i + 0.5) * step;
+        const int first = nnti_max(0, (int)(center - support + 0.5)), end = nnti_min(from, (int)(center + support + 0.5));
+        int32_t *fixed = (int32_t *)a.weights + (size_t)i * (size_t)a.taps;
+        float *real = (float *)a.weights + (size_t)i * (size_t)a.taps;
+        double sum = 0;
+        for (t = first; t < end; t++) sum += nnti_max_double(0, 1 - fabs((t - center + 0.5) / support));
+        for (t = first; t < end; t++) {
+            double w = nnti_max_double(0, 1 - fabs((t - center + 0.5) / support)) / sum;
+            if (is_float) real[t - first] = (float)w;
+            else fixed[t - first] = (int32_t)(w * (1 << NNTI_WEIGHT_BITS) + 0.5);
+        }
+        a.first[i] = first;
+        a.count[i] = end - first;
+    }
+    return a;
+}
+
+/* One row of `count` pixels out of one; and one row of `values` out of several. */
+static void nnti_resize_row_c(uint8_t *to, const uint8_t *from, int channels, const nnti_filter *a, int count)
+{
+    int i, c, t;
+    for (i = 0; i < count; i++) {
+        const int32_t *w = (const int32_t *)a->weights + (size_t)i * (size_t)a->taps;
+        for (c = 0; c < channels; c++) {
+            const uint8_t *p = from + (size_t)a->first[i] * (size_t)channels + c;
+            int32_t sum = 1 << (NNTI_WEIGHT_BITS - 1);
+            for (t = 0; t < a->count[i]; t++) sum += w[t] * p[(size_t)t * (size_t)channels];
+            *to++ = (uint8_t)nnti_min(255, sum >> NNTI_WEIGHT_BITS);
+        }
+    }
+}
+static void nnti_resize_column_c(uint8_t *to, const uint8_t *from, int64_t stride, const int32_t *w, int taps, int64_t values)
+{
+    int64_t i;
+    int t;
+    for (i = 0; i < values; i++) {
+        int32_t sum = 1 << (NNTI_WEIGHT_BITS - 1);
+        for (t = 0; t < taps; t++) sum += w[t] * from[t * stride + i];
+        to[i] = (uint8_t)nnti_min(255, sum >> NNTI_WEIGHT_BITS);
+    }
+}
+static void nnti_resize_row_float(float *to, const float *from, int channels, const nnti_filter *a, int count)
+{
+    int i, c, t;
+    for (i = 0; i < count; i++) {
+        const float *w = (const float *)a->weights + (size_t)i * (size_t)a->taps;
+        for (c = 0; c < channels; c++) {
+            const float *p = from + (size_t)a->first[i] * (size_t)channels + c;
+            float sum = 0;
+            for (t = 0; t < a->count[i]; t++) sum += w[t] * p[(size_t)t * (size_t)channels];
+            *to++ = sum;
+        }
+    }
+}
+static void nnti_resize_column_float(float *to, const float *from, int64_t stride, const float *w, int taps, int64_t values)
+{
+    int64_t i;
+    int t;
+    for (i = 0; i < values; i++) {
+        float sum = 0;
+        for (t = 0; t < taps; t++) sum += w[t] * from[t * stride + i];
+        to[i] = sum;
+    }
+}
+#if defined(NNTI_X86)
+/* Pixels of three bytes: a lane a channel. Reads and writes one byte more than there is. */
+NNTI_AVX2 static void nnti_resize_row3_avx2(uint8_t *to, const uint8_t *from, const nnti_filter *a, int count)
+{
+    int i, t;
+    for (i = 0; i < count; i++, to += 3) {
+        const int32_t *w = (const int32_t *)a->weights + (size_t)i * (size_t)a->taps;
+        const uint8_t *p = from + (size_t)a->first[i] * 3;
+        __m128i sum = _mm_set1_epi32(1 << (NNTI_WEIGHT_BITS - 1));
+        int32_t four;
+        for (t = 0; t < a->count[i]; t++, p += 3) {
+            memcpy(&four, p, 4);
+            sum = _mm_add_epi32(sum, _mm_mullo_epi32(_mm_cvtepu8_epi32(_mm_cvtsi32_si128(four)), _mm_set1_epi32(w[t])));
+        }
+        sum = _mm_srai_epi32(sum, NNTI_WEIGHT_BITS);
+        sum = _mm_packus_epi16(_mm_packus_epi32(sum, sum), sum);
+        four = _mm_cvtsi128_si32(sum);
+        memcpy(to, &four, 4);
+    }
+}
+NNTI_AVX2 static void nnti_resize_column_avx2(uint8_t *to, const uint8_t *from, int64_t stride, const int32_t *w, int taps, int64_t values)
+{
+    int64_t i;
+    int t;
+    for (i = 0; i + 16 <= values; i += 16) {
+        __m256i low = _mm256_set1_epi32(1 << (NNTI_WEIGHT_BITS - 1)), high = low;
+        for (t = 0; t < taps; t++) {
+            const __m128i v = _mm_loadu_si128((const __m128i *)(const void *)(from + t * stride + i));
+            const __m256i k = _mm256_set1_epi32(w[t]);
+            low = _mm256_add_epi32(low, _mm256_mullo_epi32(_mm256_cvtepu8_epi32(v), k));
+            high = _mm256_add_epi32(high, _mm256_mullo_epi32(_mm256_cvtepu8_epi32(_mm_srli_si128(v, 8)), k));
+        }
+        low = _mm256_packus_epi32(_mm256_srai_epi32(low, NNTI_WEIGHT_BITS), _mm256_srai_epi32(high, NNTI_WEIGHT_BITS));
+        low = _mm256_permute4x64_epi64(low, 0xD8);
+        _mm_storeu_si128((__m128i *)(void *)(to + i), _mm_packus_epi16(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1)));
+    }
+    nnti_resize_column_c(to + i, from + i, stride, w, taps, values - i);
+}
+#endif
+static void nnti_resize_row(const nnti_reading *r, const nnti_image *from, void *to, const void *row, const nnti_filter *a, int count)
+{
+    if (from->is_float) { nnti_resize_row_float((float *)to, (const float *)row, from->channels, a, count); return; }
+#if defined(NNTI_X86)
+    if (from->channels == 3 && nnti_has_avx2(r->isa)) { nnti_resize_row3_avx2((uint8_t *)to, (const uint8_t *)row, a, count); return; }
+#endif
+    (void)r;
+    nnti_resize_row_c((uint8_t *)to, (const uint8_t *)row, from->channels, a, count);
+}
+static void nnti_resize_column(const nnti_reading *r, int is_float, void *to, const void *from, int64_t values, const nnti_filter *a, int i)
+{
+    const int32_t *w = (const int32_t *)a->weights + (size_t)i * (size_t)a->taps;
+    if (is_float) { nnti_resize_column_float((float *)to, (const float *)from, values, (const float *)(const void *)w, a->count[i], values); return; }
+#if defined(NNTI_X86)
+    if (nnti_has_avx2(r->isa)) { nnti_resize_column_avx2((uint8_t *)to, (const uint8_t *)from, values, w, a->count[i], values); return; }
+#endif
+    (void)r;
+    nnti_resize_column_c((uint8_t *)to, (const uint8_t *)from, values, w, a->count[i], values);
+}
+
+/* The part of `part` of the picture resized to `whole`; only what the part needs is computed. First along rows, then
+   along columns, rounded in between. */
+typedef struct nnti_part { int y, x, height, width; } nnti_part;
+
+static nnt_result nnti_resize(nnti_reading *r, nnti_image *m, int height, int width, nnti_part part)
+{
+    const nnti_image from = *m;
+    const size_t across_bytes = nnti_filter_bytes(nnti_filter_taps(from.width, width), part.width);
+    const size_t size = from.is_float ? sizeof(float) : 1, row = (size_t)part.width * (size_t)from.channels * size;
+    char *memory = (char *)nnti_buffer_room(r, &r->weights, across_bytes
+                                            + nnti_filter_bytes(nnti_filter_taps(from.height, height), part.height));
+    nnti_filter across, down;
+    int y, first, rows;
+    char *lines, *to;
+    if (!memory) return (nnt_result)r->error.code;
+    across = nnti_filter_new(memory, from.width, width, part.x, part.width, from.is_float);
+    down = nnti_filter_new(memory + across_bytes, from.height, height, part.y, part.height, from.is_float);
+    first = down.first[0];
+    rows = down.first[part.height - 1] + down.count[part.height - 1] - first;
+    lines = (char *)nnti_buffer_room(r, &r->lines, (size_t)rows * row);
+    to = lines ? (char *)nnti_image_new(r, m, part.height, part.width, from.channels, from.is_float) : NULL;
+    if (!to) return (nnt_result)r->error.code;
+    for (y = 0; y < rows; y++) nnti_resize_row(r, &from, lines + (size_t)y * row, nnti_pixel(&from, first + y, 0), &across, part.width);
+    for (y = 0; y < part.height; y++)
+        nnti_resize_column(r, from.is_float, to + (size_t)y * row, lines + (size_t)(down.first[y] - first) * row, (int64_t)(row / size), &down, y);
+    return NNT_OK;
+}
+
+/* ---- turning ---- */
+
+/* Where output pixels come from: x = a[0] X + a[1] Y + a[2], y = a[3] X + a[4] Y + a[5], middles of pixels at .5. */
+static nnt_result nnti_affine(nnti_reading *r, nnti_image *m, const double a[6])
+{
+    const nnti_image from = *m;
+    const int c = from.channels;
+    void *to = nnti_image_new(r, m, from.height, from.width, c, from.is_float);
+    int64_t at = 0;
+    int x, y, k;
+    if (!to) return (nnt_result)r->error.code;
+    for (y = 0; y < from.height; y++) for (x = 0; x < from.width; x++, at += c) {
+        const double sx = a[0] * (x + 0.5) + a[1] * (y + 0.5) + a[2], sy = a[3] * (x + 0.5) + a[4] * (y + 0.5) + a[5];
+        const int inside = sx >= 0 && sy >= 0 && sx < from.width && sy < from.height;
+        const double left = inside ? floor(sx - 0.5) : 0, top = inside ? floor(sy - 0.5) : 0;
+        const double fx = sx - 0.5 - left, fy = sy - 0.5 - top;
+        const int x0 = nnti_max(0, (int)left), x1 = nnti_min(from.width - 1, (int)left + 1);
+        const int y0 = nnti_max(0, (int)top), y1 = nnti_min(from.height - 1, (int)top + 1);
+        const void *p00 = nnti_pixel(&from, y0, x0), *p01 = nnti_pixel(&from, y0, x1);
+        const void *p10 = nnti_pixel(&from, y1, x0), *p11 = nnti_pixel(&from, y1, x1);
+        for (k = 0; k < c; k++) {
+            double v = 0;
+#define NNTI_BLEND(T) (((const T *)p00)[k] * (1 - fx) + ((const T *)p01)[k] * fx) * (1 - fy) \
+                    + (((const T *)p10)[k] * (1 - fx) + ((const T *)p11)[k] * fx) * fy
+            if (inside) v = from.is_float ? NNTI_BLEND(float) : NNTI_BLEND(uint8_t);
+#undef NNTI_BLEND
+            if (from.is_float) ((float *)to)[at + k] = (float)v;
+            else ((uint8_t *)to)[at + k] = (uint8_t)(v + 0.5);
+        }
+    }
+    return NNT_OK;
+}
+/* The inverse of: shear along x, scale, turn by `degrees` clockwise about the middle, shift. As torchvision's affine. */
+static void nnti_affine_matrix(double a[6], int height, int width, double degrees, double shift_x, double shift_y, double scale, double shear)
+{
+    const double radians = 3.14159265358979323846 / 180, turn = degrees * radians, slant = tan(shear * radians);
+    const double cx = 0.5 * width, cy = 0.5 * height;
+    a[0] = (cos(turn) - sin(turn) * slant) / scale;
+    a[1] = (cos(turn) * slant + sin(turn)) / scale;
+    a[3] = -sin(turn) / scale;
+    a[4] = cos(turn) / scale;
+    a[2] = cx - a[0] * (cx + shift_x) - a[1] * (cy + shift_y);
+    a[5] = cy - a[3] * (cx + shift_x) - a[4] * (cy + shift_y);
+}
+
+/* ---- colour ---- */
+
+static double nnti_cut(double v, double high) { return v < 0 ? 0 : v > high ? high : v; }
+static double nnti_gray_at(const nnti_image *m, const void *pixel)
+{
+    const float *f = (const float *)pixel;
+    const uint8_t *b = (const uint8_t *)pixel;
+    if (m->channels == 1) return m->is_float ? f[0] : b[0];
+    return m->is_float ? 0.299 * f[0] + 0.587 * f[1] + 0.114 * f[2] : nnti_gray(b[0], b[1], b[2]);
+}
+/* Rounded to a whole number for bytes. */
+static double nnti_gray_mean(const nnti_image *m)
+{
+    double sum = 0;
+    int y, x;
+    for (y = 0; y < m->height; y++) for (x = 0; x < m->width; x++) sum += nnti_gray_at(m, nnti_pixel(m, y, x));
+    sum /= (double)m->height * m->width;
+    return m->is_float ? sum : floor(sum + 0.5);
+}
+/* v = base + factor (v - base), cut; base: 0 (brightness), the picture's mean grey (contrast), the pixel's grey (saturation).
+   Bytes are rounded down, as by Pillow's ImageEnhance. */
+enum { NNTI_BRIGHTNESS, NNTI_CONTRAST, NNTI_SATURATION };
+static nnt_result nnti_enhance(nnti_reading *r, nnti_image *m, int what, double factor)
+{
+    const nnti_image from = *m;
+    const double mean = what == NNTI_CONTRAST ? nnti_gray_mean(&from) : 0, high = from.is_float ? 1 : 255;
+    void *to = nnti_image_new(r, m, from.height, from.width, from.channels, from.is_float);
+    uint8_t table[256];                     /* for bytes, where only the value counts */
+    int64_t at = 0;
+    int y, x, k;
+    if (!to) return (nnt_result)r->error.code;
+    for (k = 0; k < 256; k++) table[k] = (uint8_t)nnti_cut((double)((float)mean + (float)factor * (float)(k - mean)), 255);
+    for (y = 0; y < from.height; y++) for (x = 0; x < from.width; x++, at += from.channels) {
+        const void *p = nnti_pixel(&from, y, x);
+        const double base = what == NNTI_SATURATION ? nnti_gray_at(&from, p) : mean;
+        for (k = 0; k < from.channels; k++) {
+            if (from.is_float) ((float *)to)[at + k] = (float)nnti_cut(base + factor * (((const float *)p)[k] - base), high);
+            else if (what != NNTI_SATURATION) ((uint8_t *)to)[at + k] = table[((const uint8_t *)p)[k]];
+            else ((uint8_t *)to)[at + k] = (uint8_t)nnti_cut((double)((float)base + (float)factor * (float)(((const uint8_t *)p)[k] - base)), high);
+        }
+    }
+    return NNT_OK;
+}
+
+/* ---- values ---- */
+
+/* Floats of a picture in either arrangement: value (c, i) at p[c * channel + i * pixel], i = y * width + x. */
+typedef struct nnti_values { float *p; int channels, height, width; int64_t channel, pixel; } nnti_values;
+
+static void nnti_normalize(const nnti_values *v, const nnt_transform *t)
+{
+    int64_t i, n = (int64_t)v->height * v->width;
+    int c;
+    for (c = 0; c < v->channels; c++) {
+        const float mean = t->mean[t->channels == 1 ? 0 : c], deviation = t->deviation[t->channels == 1 ? 0 : c];
+        float *p = v->p + c * v->channel;
+        for (i = 0; i < n; i++) p[i * v->pixel] = (p[i * v->pixel] - mean) / deviation;
+    }
+}
+static void nnti_erase(const nnti_values *v, nnti_part part, float value)
+{
+    int c, y, x;
+    for (c = 0; c < v->channels; c++)
+        for (y = part.y; y < part.y + part.height; y++)
+            for (x = part.x; x < part.x + part.width; x++) v->p[c * v->channel + ((int64_t)y * v->width + x) * v->pixel] = value;
+}
+static void nnti_add_normal(int isa, const nnti_values *v, float amount, const nnti_random_key *key)
+{
+    const int64_t plane = (int64_t)v->height * v->width, n = v->channels * plane;
+    float noise[2048];
+    int64_t at, i, count;
+    for (at = 0; at < n; at += count) {         /* plane by plane, however they are arranged */
+        float *p = v->p + at / plane * v->channel + at % plane * v->pixel;
+        count = nnti_min64(2048, plane - at % plane);
+        nnti_random_fill(isa, NNTI_DRAW_NORMAL, noise, at, count, key);
+        for (i = 0; i < count; i++) p[i * v->pixel] += amount * noise[i];
+    }
+}
+
+/* ---- arrangement ---- */
+
+/* What a byte becomes: value / 255, or that normalised. In double, so that a compiler that multiplies by 1/255
+   (-ffast-math) still gets every one right. */
+static float nnti_byte_value(int v) { return (float)((double)v / 255.0); }
+
+/* x[c][y][x], bytes by table[c]. */
+static void nnti_to_planes(float *to, const nnti_image *m, float table[][256])
+{
+    const int64_t plane = (int64_t)m->height * m->width;
+    int y, x, c;
+    for (y = 0; y < m->height; y++) {
+        float *row = to + (int64_t)y * m->width;
+        const uint8_t *b = (const uint8_t *)nnti_pixel(m, y, 0);
+        const float *f = (const float *)(const void *)b;
+        if (m->is_float) {
+            for (c = 0; c < m->channels; c++) for (x = 0; x < m->width; x++) row[c * plane + x] = f[(int64_t)x * m->channels + c];
+        } else if (m->channels == 3) {
+            for (x = 0; x < m->width; x++, b += 3) {
+                row[x] = table[0][b[0]];
+                row[plane + x] = table[1][b[1]];
+                row[2 * plane + x] = table[2][b[2]];
+            }
+        } else {
+            for (c = 0; c < m->channels; c++) for (x = 0; x < m->width; x++)
+                row[c * plane + x] = table[nnti_min(c, NNT_TRANSFORM_CHANNELS - 1)][b[(int64_t)x * m->channels + c]];
+        }
+    }
+}
+static nnt_result nnti_to_floats(nnti_reading *r, nnti_image *m)
+{
+    const nnti_image from = *m;
+    float *to;
+    int64_t x;
+    int y;
+    if (from.is_float && from.stride == (int64_t)from.width * from.channels && from.pixels == r->image[r->turn].p) return NNT_OK;
+    to = (float *)nnti_image_new(r, m, from.height, from.width, from.channels, 1);
+    if (!to) return (nnt_result)r->error.code;
+    for (y = 0; y < from.height; y++) {
+        const void *p = nnti_pixel(&from, y, 0);
+        for (x = 0; x < m->stride; x++) *to++ = from.is_float ? ((const float *)p)[x] : nnti_byte_value(((const uint8_t *)p)[x]);
+    }
+    return NNT_OK;
+}
+
+/* ---- the list ---- */
+
+static int nnti_is_fixed(const nnt_transform *t)        /* no chance, bytes stay bytes */
+{
+    return t->kind == NNT_TRANSFORM_RESIZE_SHORTER || t->kind == NNT_TRANSFORM_RESIZE || t->kind == NNT_TRANSFORM_CENTER_CROP;
+}
+static int nnti_is_value(const nnt_transform *t)        /* each value on its own place */
+{
+    return t->kind == NNT_TRANSFORM_NORMALIZE || t->kind == NNT_TRANSFORM_RANDOM_ERASING || t->kind == NNT_TRANSFORM_NOISE;
+}
+static int nnti_is_crop(const nnt_transform *t)
+{
+    return t->kind == NNT_TRANSFORM_CENTER_CROP || t->kind == NNT_TRANSFORM_RANDOM_CROP;
+}
+static int nnti_ceil_int(double v) { return v > 1e9 ? 1000000000 : (int)ceil(v); }
+
+/* Half of it, rounded as torchvision does when it crops (to the even one of both neighbours) and pads (towards 0). */
+static int nnti_half(int v) { return v > 0 && v % 4 == 3 ? v / 2 + 1 : v / 2; }
+
+/* Sizes of RESIZE and RESIZE_SHORTER's result. */
+static nnt_result nnti_resized(const nnt_transform *t, nnti_reading *r, int height, int width, int size[2])
+{
+    const int shorter = nnti_min(height, width);
+    int64_t longer;
+    size[0] = t->height;
+    size[1] = t->width;
+    if (t->kind == NNT_TRANSFORM_RESIZE) return NNT_OK;
+    longer = nnti_max64(1, (int64_t)t->height * nnti_max(height, width) / shorter);
+    if (longer > INT_MAX)
+        return nnti_set_error(&r->error, NNT_ERR_DATA, "resizing %d x %d to a shorter side of %d is too large", width, height, t->height);
+    size[0] = height <= width ? t->height : (int)longer;
+    size[1] = height <= width ? (int)longer : t->height;
+    return NNT_OK;
+}
+static nnti_part nnti_crop_part(const nnt_transform *t, nnti_dice *d, int height, int width)
+{
+    nnti_part p;
+    p.height = t->height;
+    p.width = t->width;
+    if (t->kind == NNT_TRANSFORM_CENTER_CROP) {
+        p.y = nnti_half(height - t->height);
+        p.x = nnti_half(width - t->width);
+    } else {
+        const int y = nnti_max(t->pad, nnti_ceil_int((t->height - height) / 2.0));      /* zeros on each side */
+        const int x = nnti_max(t->pad, nnti_ceil_int((t->width - width) / 2.0));
+        p.y = nnti_roll_int(d, height + 2 * y - t->height + 1) - y;
+        p.x = nnti_roll_int(d, width + 2 * x - t->width + 1) - x;
+    }
+    return p;
+}
+/* A part with a share of the area and a ratio of sides, both drawn (the ratio's logarithm evenly), as torchvision draws
+   them: ten tries, then 0. */
+static int nnti_draw_part(const nnt_transform *t, nnti_dice *d, int height, int width, nnti_part *p)
+{
+    const double low = log(t->ratio[0]), high = log(t->ratio[1]);
+    int k;
+    for (k = 0; k < 10; k++) {
+        const double area = (double)height * width * nnti_roll(d, t->scale[0], t->scale[1]), ratio = exp(nnti_roll(d, low, high));
+        const double w = floor(sqrt(area * ratio) + 0.5), h = floor(sqrt(area / ratio) + 0.5);
+        if (!(w >= 1 && w <= width && h >= 1 && h <= height)) continue;
+        p->height = (int)h;
+        p->width = (int)w;
+        p->y = nnti_roll_int(d, height - p->height + 1);
+        p->x = nnti_roll_int(d, width - p->width + 1);
+        return 1;
+    }
+    return 0;
+}
+/* As much of the middle as the ratio allows. */
+static nnti_part nnti_middle_part(const nnt_transform *t, int height, int width)
+{
+    const double ratio = (double)width / height;
+    nnti_part p;
+    p.height = ratio < t->ratio[0] ? (int)(width / (double)t->ratio[0] + 0.5) : height;
+    p.width = ratio > t->ratio[1] ? (int)(height * (double)t->ratio[1] + 0.5) : width;
+    p.height = nnti_max(1, nnti_min(p.height, height));
+    p.width = nnti_max(1, nnti_min(p.width, width));
+    p.y = (height - p.height) / 2;
+    p.x = (width - p.width) / 2;
+    return p;
+}
+static nnti_part nnti_all_of(int height, int width)
+{
+    nnti_part p;
+    p.y = p.x = 0;
+    p.height = height;
+    p.width = width;
+    return p;
+}
+
+static nnt_result nnti_apply_value(const nnt_transform *t, const nnti_reading *r, nnti_dice *d, const nnti_values *v)
+{
+    nnti_part part;
+    if (t->kind == NNT_TRANSFORM_NORMALIZE) nnti_normalize(v, t);
+    else if (t->kind == NNT_TRANSFORM_NOISE) nnti_add_normal(r->isa, v, t->amount, &d->key);
+    else if (nnti_roll(d, 0, 1) < t->p && nnti_draw_part(t, d, v->height, v->width, &part)) nnti_erase(v, part, t->value);
+    return NNT_OK;
+}
+static nnt_result nnti_apply_affine(const nnt_transform *t, nnti_reading *r, nnti_dice *d, nnti_image *m)
+{
+    const double degrees = nnti_roll(d, -t->degrees, t->degrees);
+    const double x = floor(nnti_roll(d, -t->translate, t->translate) * m->width + 0.5);
+    const double y = floor(nnti_roll(d, -t->translate, t->translate) * m->height + 0.5);
+    const double scale = nnti_roll(d, t->scale[0], t->scale[1]), shear = nnti_roll(d, -t->shear, t->shear);
+    double a[6];
+    nnti_affine_matrix(a, m->height, m->width, degrees, x, y, scale, shear);
+    return nnti_affine(r, m, a);
+}
+static nnt_result nnti_apply_jitter(const nnt_transform *t, nnti_reading *r, nnti_dice *d, nnti_image *m)
+{
+    const float amount[3] = { t->brightness, t->contrast, t->saturation };
+    nnt_result code = NNT_OK;
+    int what;
+    for (what = NNTI_BRIGHTNESS; what <= NNTI_SATURATION && !code; what++) {
+        const double factor = nnti_roll(d, nnti_max_double(0, 1 - amount[what]), 1 + amount[what]);
+        if (amount[what] > 0) code = nnti_enhance(r, m, what, factor);
+    }
+    return code;
+}
+/* A resize, together with the crop that follows it (or NULL): what would be cut off is not computed. 2 in *used then. */
+static nnt_result nnti_apply_resize(const nnt_transform *t, const nnt_transform *crop, nnti_reading *r, nnti_dice *crop_dice, nnti_image *m, int *used)
+{
+    int size[2];
+    nnti_part part;
+    if (nnti_resized(t, r, m->height, m->width, size)) return (nnt_result)r->error.code;
+    part = nnti_all_of(size[0], size[1]);
+    if (crop) {
+        nnti_dice d = *crop_dice;
+        nnti_part cut = nnti_crop_part(crop, &d, size[0], size[1]);
+        if (cut.y >= 0 && cut.x >= 0 && cut.y <= size[0] - cut.height && cut.x <= size[1] - cut.width) {
+            part = cut;
+            *used = 2;
+        }
+    }
+    return nnti_resize(r, m, size[0], size[1], part);
+}
+/* Transforms list[0 .. count), which draw at `place` and the following ones. */
+static nnt_result nnti_apply(const nnt_transform *list, int count, nnti_reading *r, int64_t index, int place, nnti_image *m)
+{
+    nnt_result code = NNT_OK;
+    int i, used;
+    for (i = 0; i < count && !code; i += used) {
+        const nnt_transform *t = &list[i];
+        nnti_dice d = nnti_dice_new(r, index, place + i);
+        nnti_part part;
+        used = 1;
+        switch (t->kind) {
+        case NNT_TRANSFORM_RESIZE_SHORTER:
+        case NNT_TRANSFORM_RESIZE: {
+            nnti_dice next = nnti_dice_new(r, index, place + i + 1);
+            code = nnti_apply_resize(t, i + 1 < count && nnti_is_crop(t + 1) ? t + 1 : NULL, r, &next, m, &used);
+            break;
+        }
+        case NNT_TRANSFORM_CENTER_CROP:
+        case NNT_TRANSFORM_RANDOM_CROP:
+            part = nnti_crop_part(t, &d, m->height, m->width);
+            code = nnti_crop(r, m, part.y, part.x, part.height, part.width);
+            break;
+        case NNT_TRANSFORM_RANDOM_RESIZED_CROP:
+            if (!nnti_draw_part(t, &d, m->height, m->width, &part)) part = nnti_middle_part(t, m->height, m->width);
+            code = nnti_crop(r, m, part.y, part.x, part.height, part.width);
+            if (!code) code = nnti_resize(r, m, t->height, t->width, nnti_all_of(t->height, t->width));
+            break;
+        case NNT_TRANSFORM_FLIP:
+        case NNT_TRANSFORM_FLIP_VERTICAL:
+            if (nnti_roll(&d, 0, 1) < t->p) code = nnti_flip(r, m, t->kind == NNT_TRANSFORM_FLIP_VERTICAL);
+            break;
+        case NNT_TRANSFORM_AFFINE:       code = nnti_apply_affine(t, r, &d, m); break;
+        case NNT_TRANSFORM_COLOR_JITTER: code = nnti_apply_jitter(t, r, &d, m); break;
+        default: {
+            nnti_values v;
+            code = nnti_to_floats(r, m);
+            v.p = (float *)r->image[r->turn].p;
+            v.channels = m->channels;
+            v.height = m->height;
+            v.width = m->width;
+            v.channel = 1;
+            v.pixel = m->channels;
+            if (!code) code = nnti_apply_value(t, r, &d, &v);
+        }
+        }
+    }
+    return code;
+}
+
+/* What is wrong with a transform, NULL when nothing is. shape: channels, height, width of what comes in; becomes that of
+   what goes out, 0 for a size that differs from picture to picture. */
+static const char *nnti_transform_check(const nnt_transform *t, int shape[3])
+{
+    const int kind = t->kind, channels = shape[0];
+    int k;
+    if (kind <= NNT_TRANSFORM_NONE || kind > NNT_TRANSFORM_NOISE) return "its kind is none of NNT_TRANSFORM_...";
+    if (kind == NNT_TRANSFORM_RESIZE_SHORTER) {
+        if (t->height < 1) return "the shorter side has to be at least 1";
+        if (shape[1] && shape[2]) {
+            const int64_t longer = nnti_max64(1, (int64_t)t->height * nnti_max(shape[1], shape[2]) / nnti_min(shape[1], shape[2]));
+            if (longer > INT_MAX) return "the longer side becomes too large";
+            if (shape[1] <= shape[2]) { shape[1] = t->height; shape[2] = (int)longer; }
+            else { shape[2] = t->height; shape[1] = (int)longer; }
+        }
+    } else if (nnti_is_crop(t) || kind == NNT_TRANSFORM_RESIZE || kind == NNT_TRANSFORM_RANDOM_RESIZED_CROP) {
+        if (t->height < 1 || t->width < 1) return "height and width have to be at least 1";
+        if (t->pad < 0 || t->pad > 1 << 20) return "pad has to be 0 to 1048576";
+        shape[1] = t->height;
+        shape[2] = t->width;
+    }
+    if (kind == NNT_TRANSFORM_RANDOM_RESIZED_CROP || kind == NNT_TRANSFORM_RANDOM_ERASING) {
+        if (!(t->scale[0] > 0 && t->scale[0] <= t->scale[1] && t->scale[1] <= 1)) return "scale has to be 0 < smallest <= largest <= 1";
+        if (!(t->ratio[0] > 0 && t->ratio[0] <= t->ratio[1] && nnti_finite(t->ratio[1]))) return "ratio has to be 0 < smallest <= largest";
+    }
+    if (kind == NNT_TRANSFORM_FLIP || kind == NNT_TRANSFORM_FLIP_VERTICAL || kind == NNT_TRANSFORM_RANDOM_ERASING)
+        if (!(t->p >= 0 && t->p <= 1)) return "p has to be 0 to 1";
+    if (kind == NNT_TRANSFORM_AFFINE) {
+        if (!(t->scale[0] > 0 && t->scale[0] <= t->scale[1] && nnti_finite(t->scale[1]))) return "scales have to be 0 < smallest <= largest";
+        if (!(t->degrees >= 0 && t->degrees <= 360 && t->shear >= 0 && t->shear < 90 && t->translate >= 0 && t->translate <= 1))
+            return "degrees has to be 0 to 360, shear 0 to below 90, translate 0 to 1";
+    }
+    if (kind == NNT_TRANSFORM_COLOR_JITTER) {
+        const float amount[3] = { t->brightness, t->contrast, t->saturation };
+        if (channels != 1 && channels != 3) return "colours need 1 or 3 channels";
+        for (k = 0; k < 3; k++) if (!(amount[k] >= 0 && amount[k] <= 100)) return "brightness, contrast and saturation have to be 0 to 100";
+    }
+    if (kind == NNT_TRANSFORM_NORMALIZE) {
+        if (t->channels != 1 && (t->channels != channels || channels > NNT_TRANSFORM_CHANNELS))
+            return "channels has to be 1 or that of the samples, at most 4";
+        for (k = 0; k < t->channels; k++)
+            if (!(t->deviation[k] > 0) || !nnti_finite(t->deviation[k]) || !nnti_finite(t->mean[k])) return "deviations have to be above 0, means finite";
+    }
+    if (kind == NNT_TRANSFORM_NOISE && !(t->amount >= 0 && nnti_finite(t->amount))) return "amount has to be at least 0";
+    return nnti_finite(t->value) ? NULL : "value has to be finite";
+}
+
+static nnt_transform nnti_transform(int kind, int height, int width)
+{
+    nnt_transform t;
+    memset(&t, 0, sizeof t);
+    t.kind = kind;
+    t.height = height;
+    t.width = width;
+    t.scale[0] = t.scale[1] = t.ratio[0] = t.ratio[1] = 1;
+    return t;
+}
+NNT_API nnt_transform nnt_resize_shorter(int size) { return nnti_transform(NNT_TRANSFORM_RESIZE_SHORTER, size, 0); }
+NNT_API nnt_transform nnt_resize(int height, int width) { return nnti_transform(NNT_TRANSFORM_RESIZE, height, width); }
+NNT_API nnt_transform nnt_center_crop(int height, int width) { return nnti_transform(NNT_TRANSFORM_CENTER_CROP, height, width); }
+NNT_API nnt_transform nnt_random_crop(int height, int width, int pad)
+{
+    nnt_transform t = nnti_transform(NNT_TRANSFORM_RANDOM_CROP, height, width);
+    t.pad = pad;
+    return t;
+}
+NNT_API nnt_transform nnt_random_resized_crop(int height, int width)
+{
+    nnt_transform t = nnti_transform(NNT_TRANSFORM_RANDOM_RESIZED_CROP, height, width);
+    t.scale[0] = 0.08f;
+    t.ratio[0] = 0.75f;
+    t.ratio[1] = 4.0f / 3;
+    return t;
+}
+static nnt_transform nnti_chance(int kind, float p)
+{
+    nnt_transform t = nnti_transform(kind, 0, 0);
+    t.p = p;
+    return t;
+}
+NNT_API nnt_transform nnt_random_flip(float p) { return nnti_chance(NNT_TRANSFORM_FLIP, p); }
+NNT_API nnt_transform nnt_random_flip_vertical(float p) { return nnti_chance(NNT_TRANSFORM_FLIP_VERTICAL, p); }
+NNT_API nnt_transform nnt_random_affine(float degrees, float translate, float smallest, float largest)
+{
+    nnt_transform t = nnti_transform(NNT_TRANSFORM_AFFINE, 0, 0);
+    t.degrees = degrees;
+    t.translate = translate;
+    t.scale[0] = smallest;
+    t.scale[1] = largest;
+    return t;
+}
+NNT_API nnt_transform nnt_color_jitter(float brightness, float contrast, float saturation)
+{
+    nnt_transform t = nnti_transform(NNT_TRANSFORM_COLOR_JITTER, 0, 0);
+    t.brightness = brightness;
+    t.contrast = contrast;
+    t.saturation = saturation;
+    return t;
+}
+NNT_API nnt_transform nnt_normalize(const float *mean, const float *deviation, int channels)
+{
+    nnt_transform t = nnti_transform(NNT_TRANSFORM_NORMALIZE, 0, 0);
+    int k;
+    t.channels = mean && deviation ? channels : 0;
+    for (k = 0; k < t.channels && k < NNT_TRANSFORM_CHANNELS; k++) {
+        t.mean[k] = mean[k];
+        t.deviation[k] = deviation[k];
+    }
+    return t;
+}
+NNT_API nnt_transform nnt_random_erasing(float p)
+{
+    nnt_transform t = nnti_chance(NNT_TRANSFORM_RANDOM_ERASING, p);
+    t.scale[0] = 0.02f;
+    t.scale[1] = 0.33f;
+    t.ratio[0] = 0.3f;
+    t.ratio[1] = 3.3f;
+    return t;
+}
+NNT_API nnt_transform nnt_pixel_noise(float deviation)
+{
+    nnt_transform t = nnti_transform(NNT_TRANSFORM_NOISE, 0, 0);
+    t.amount = deviation;
+    return t;
+}
+
+/* ============================================================================
+   >>data    Datasets: arrays, a reader of the user's, IDX, CIFAR, folders; and those made of others
+   Checks what is given once, at creation; afterwards a dataset is never written to but for the cache of transformed
+   ones, which has a lock, so any number of threads may read it. >>loader calls nnti_read and knows no kinds.
+   ============================================================================ */
+
+/* A sample as a picture. target is the caller's; NULL: not wanted. */
+typedef struct nnti_sample { nnti_image image; int32_t label; float *target; } nnti_sample;
+
+/* What a kind of dataset can do. Both readers leave the error in r->error, without the sample's number. A dataset has one
+   of them, the other is made of it. */
+typedef struct nnti_kind {
+    nnt_result (*picture)(const nnt_dataset *d, nnti_reading *r, int64_t index, nnti_sample *s);
+    nnt_result (*planes)(const nnt_dataset *d, nnti_reading *r, int64_t index, float *x, nnti_sample *s);
+    int32_t    (*label)(const nnt_dataset *d, int64_t index);           /* NULL: not known without reading */
+    void       (*release)(nnt_dataset *d);                              /* NULL: nothing of its own */
+} nnti_kind;
+
+/* A sample that was read before: target_size floats, then the pixels and NNTI_SLACK bytes. */
+typedef struct nnti_cached { size_t bytes; nnti_image image; int32_t label; } nnti_cached;
+
+typedef struct nnti_cache {
+    nnti_mutex    mutex;
+    nnti_cached **samples;                  /* NULL: not there. What is there stays as it is */
+    size_t        used, limit;
+} nnti_cache;
+
+typedef struct nnti_cifar_file { uint8_t *bytes; size_t size; int64_t count; } nnti_cifar_file;
+
 struct nnt_dataset {
-    nnt_allocator   a;
-    nnti_error      error;
-    nnt_reader_desc reader;
-    int64_t         sample;                 /* floats of one */
-    nnt_arrays_desc arrays;                 /* what nnti_read_arrays reads */
-    float           byte_value[256];        /* v / 255, rounded to the nearest float */
-    uint8_t        *images;                 /* IDX: the unpacked file, and the labels made of the other one */
-    size_t          images_bytes;
-    int32_t        *labels;
-    size_t          labels_bytes;
+    nnt_allocator    a;
+    nnti_error       error;
+    const nnti_kind *kind;
+    nnt_reader_desc  reader;                /* count, sizes and classes of every dataset; sizes 0: they differ, or not known */
+    int64_t          sample;                /* floats of one; 0: as above */
+    nnt_arrays_desc  arrays;                /* of arrays and IDX */
+    float            byte_value[NNT_TRANSFORM_CHANNELS][256];   /* what bytes become, by channel */
+    uint8_t         *images;                /* IDX: the unpacked file, and the labels made of the other one */
+    size_t           images_bytes;
+    int32_t         *labels;
+    size_t           labels_bytes;
+
+    nnti_cifar_file *cifar;                 /* CIFAR */
+    int              cifar_count, cifar_kind;
+    const char *const *known_names;         /* of classes, when the format knows them */
+
+    char            *root, *text;           /* folder: its path and its classes' names; its files' names, each with a 0; */
+    size_t           root_cap, text_cap;
+    const char     **class_names;           /*   into root; */
+    const char     **names;                 /*   into text: within their class folder, class by class; */
+    int64_t         *class_first;           /*   number of each class's first file, and of all files; */
+    int64_t          passed_over;
+    nnt_folder_desc  folder;
+    nnti_error       unread;                /*   why no size is known */
+
+    nnt_dataset     *base;                  /* subset, transform: of what */
+    int64_t         *indices;               /* subset */
+    nnt_dataset    **parts;                 /* concat */
+    int              part_count;
+    nnt_transform   *list;                  /* transform; */
+    int              list_count;
+    int              fixed_count;           /*   leading ones that the cache may be behind; */
+    int              value_first;           /*   from here on nothing but values change, so planes will do; */
+    int              place;                 /*   what its first transform draws at: behind those of its base */
+    nnti_cache      *cache;
 };
 
 static nnt_dataset *nnti_dataset_new(const nnt_allocator *a)
 {
     nnt_allocator own = nnti_allocator(a);
     nnt_dataset *d = (nnt_dataset *)nnti_zalloc(&own, 1, sizeof *d);
-    int v;
+    int c, v;
     if (!d) return NULL;
     d->a = own;
-    /* in double, so that a compiler that multiplies by 1/255 (-ffast-math) still gets every one right */
-    for (v = 0; v < 256; v++) d->byte_value[v] = (float)((double)v / 255.0);
+    for (c = 0; c < NNT_TRANSFORM_CHANNELS; c++) for (v = 0; v < 256; v++) d->byte_value[c][v] = nnti_byte_value(v);
     return d;
 }
 
-/* Keeps the reader after checking that its sizes are positive and that a sample fits the memory's addresses. */
-static nnt_result nnti_dataset_use(nnt_dataset *d, const char *who, const nnt_reader_desc *r)
+/* Keeps the sizes after checking that they are positive and that a sample fits the memory's addresses. */
+static nnt_result nnti_dataset_use(nnt_dataset *d, const char *who, const nnti_kind *kind, const nnt_reader_desc *r)
 {
     int64_t sample = nnti_mul64(r->channels, nnti_mul64(r->height, r->width));
     if (r->count <= 0)
@@ -15244,26 +16748,128 @@ static nnt_result nnti_dataset_use(nnt_dataset *d, const char *who, const nnt_re
     if (sample < 0 || (uint64_t)sample > SIZE_MAX / sizeof(float))
         return nnti_set_error(&d->error, NNT_ERR_ARGUMENT, "%s: a sample of %d x %d x %d is more than can be "
                               "addressed", who, r->channels, r->height, r->width);
-    if (!r->read_fn) return nnti_set_error(&d->error, NNT_ERR_ARGUMENT, "%s: read_fn is NULL", who);
+    d->kind = kind;
     d->reader = *r;
     d->sample = sample;
     return NNT_OK;
 }
 
-static nnt_result nnti_read_arrays(void *user, int64_t index, float *x, int32_t *label, float *target,
-                                   char *why, size_t cap)
+/* ---- reading one sample, whatever the kind ---- */
+
+/* As a picture, of whatever size it has. */
+static nnt_result nnti_read_picture(const nnt_dataset *d, nnti_reading *r, int64_t index, nnti_sample *s)
 {
-    const nnt_dataset *d = (const nnt_dataset *)user;
-    const nnt_arrays_desc *s = &d->arrays;
-    size_t first = (size_t)index * (size_t)d->sample, n = (size_t)d->sample, i;
-    (void)why; (void)cap;
-    if (s->x) memcpy(x, s->x + first, n * sizeof *x);
-    else for (i = 0; i < n; i++) x[i] = d->byte_value[s->x_u8[first + i]];
-    if (s->labels) *label = s->labels[index];
-    if (s->targets)
-        memcpy(target, s->targets + (size_t)index * (size_t)s->target_size, (size_t)s->target_size * sizeof *target);
+    const int channels = d->reader.channels, height = d->reader.height, width = d->reader.width;
+    const int64_t plane = (int64_t)height * width;
+    float *planes, *to;
+    nnt_result code;
+    int64_t i;
+    int c;
+    if (d->kind->picture) return d->kind->picture(d, r, index, s);
+    planes = (float *)nnti_buffer_room(r, &r->floats, (size_t)d->sample * sizeof *planes);
+    if (!planes) return (nnt_result)r->error.code;
+    code = d->kind->planes(d, r, index, planes, s);
+    to = code ? NULL : (float *)nnti_image_new(r, &s->image, height, width, channels, 1);
+    if (!to) return code ? code : (nnt_result)r->error.code;
+    for (c = 0; c < channels; c++) for (i = 0; i < plane; i++) to[i * channels + c] = planes[c * plane + i];
     return NNT_OK;
 }
+
+static nnt_result nnti_check_size(const nnt_dataset *d, nnti_reading *r, int64_t index, const nnti_image *m)
+{
+    const nnt_reader_desc *want = &d->reader;
+    char name[NNTI_ERROR_TEXT / 2];
+    if (m->height == want->height && m->width == want->width && m->channels == want->channels) return NNT_OK;
+    nnt_dataset_sample_name(d, index, name, sizeof name);
+    return nnti_set_error(&r->error, NNT_ERR_SHAPE, "%s%s%sis %d x %d (width, height), others are %d x %d; bring them to one size "
+                          "with nnt_dataset_transform", name[0] ? "'" : "it ", name, name[0] ? "' " : "", m->width, m->height,
+                          want->width, want->height);
+}
+/* As the net gets it: x[c][y][x] floats. */
+static nnt_result nnti_read_planes(const nnt_dataset *d, nnti_reading *r, int64_t index, float *x, nnti_sample *s)
+{
+    nnt_result code;
+    if (d->kind->planes) return d->kind->planes(d, r, index, x, s);
+    code = d->kind->picture(d, r, index, s);
+    if (!code) code = nnti_check_size(d, r, index, &s->image);
+    if (!code) {
+        float table[NNT_TRANSFORM_CHANNELS][256];
+        memcpy(table, d->byte_value, sizeof table);
+        nnti_to_planes(x, &s->image, table);
+        nnti_lap(&r->laps, NNTI_STAGE_TRANSFORM);
+    }
+    return code;
+}
+
+/* ---- a reader of the user's ---- */
+
+static nnt_result nnti_reader_planes(const nnt_dataset *d, nnti_reading *r, int64_t index, float *x, nnti_sample *s)
+{
+    char why[NNTI_ERROR_TEXT - 64];
+    nnt_result code;
+    why[0] = 0;
+    code = d->reader.read_fn(d->reader.user, index, x, &s->label, s->target, why, sizeof why);
+    nnti_lap(&r->laps, NNTI_STAGE_READ);
+    why[sizeof why - 1] = 0;
+    return code ? nnti_set_error(&r->error, code, "%s", why[0] ? why : nnt_result_name(code)) : NNT_OK;
+}
+static const nnti_kind nnti_reader_kind = { NULL, nnti_reader_planes, NULL, NULL };
+
+NNT_API nnt_dataset *nnt_dataset_reader(nnt_reader_desc desc, const nnt_allocator *a)
+{
+    nnt_dataset *d = nnti_dataset_new(a);
+    if (!d || nnti_dataset_use(d, "dataset_reader", &nnti_reader_kind, &desc)) return d;
+    if (!desc.read_fn) nnti_set_error(&d->error, NNT_ERR_ARGUMENT, "dataset_reader: read_fn is NULL");
+    return d;
+}
+
+/* ---- samples that lie in memory ---- */
+
+static nnt_result nnti_arrays_planes(const nnt_dataset *d, nnti_reading *r, int64_t index, float *x, nnti_sample *s)
+{
+    const nnt_arrays_desc *from = &d->arrays;
+    size_t first = (size_t)index * (size_t)d->sample, n = (size_t)d->sample, i;
+    (void)r;
+    if (from->x) memcpy(x, from->x + first, n * sizeof *x);
+    else for (i = 0; i < n; i++) x[i] = d->byte_value[0][from->x_u8[first + i]];
+    if (from->labels) s->label = from->labels[index];
+    if (from->targets && s->target)
+        memcpy(s->target, from->targets + (size_t)index * (size_t)from->target_size, (size_t)from->target_size * sizeof(float));
+    return NNT_OK;
+}
+/* Planes of bytes as pixels; a single plane stays where it is. */
+static nnt_result nnti_bytes_picture(nnti_reading *r, const nnt_reader_desc *size, const uint8_t *planes, nnti_image *m)
+{
+    const int channels = size->channels;
+    const int64_t plane = (int64_t)size->height * size->width;
+    uint8_t *to;
+    int64_t i;
+    int c;
+    if (channels == 1) {
+        m->height = size->height;
+        m->width = size->width;
+        m->channels = 1;
+        m->is_float = 0;
+        m->stride = size->width;
+        m->pixels = planes;
+        return NNT_OK;
+    }
+    to = (uint8_t *)nnti_image_new(r, m, size->height, size->width, channels, 0);
+    if (!to) return (nnt_result)r->error.code;
+    for (c = 0; c < channels; c++) for (i = 0; i < plane; i++) to[i * channels + c] = planes[c * plane + i];
+    return NNT_OK;
+}
+static nnt_result nnti_arrays_picture(const nnt_dataset *d, nnti_reading *r, int64_t index, nnti_sample *s)
+{
+    if (d->arrays.labels) s->label = d->arrays.labels[index];
+    if (d->arrays.targets && s->target)
+        memcpy(s->target, d->arrays.targets + (size_t)index * (size_t)d->arrays.target_size, (size_t)d->arrays.target_size * sizeof(float));
+    return nnti_bytes_picture(r, &d->reader, d->arrays.x_u8 + (size_t)index * (size_t)d->sample, &s->image);
+}
+static int32_t nnti_arrays_label(const nnt_dataset *d, int64_t index) { return d->arrays.labels ? d->arrays.labels[index] : -1; }
+
+static const nnti_kind nnti_floats_kind = { NULL, nnti_arrays_planes, nnti_arrays_label, NULL };
+static const nnti_kind nnti_bytes_kind = { nnti_arrays_picture, nnti_arrays_planes, nnti_arrays_label, NULL };
 
 static nnt_result nnti_check_label(nnti_error *e, const char *who, int64_t sample, int32_t label, int classes)
 {
@@ -15301,9 +16907,7 @@ static nnt_result nnti_use_arrays(nnt_dataset *d, const char *who, nnt_arrays_de
     r.width = s.width;
     r.target_size = s.target_size;
     r.classes = s.labels && !s.classes ? nnti_count_classes(s.labels, s.count) : s.classes;
-    r.read_fn = nnti_read_arrays;
-    r.user = d;
-    if (nnti_dataset_use(d, who, &r)) return (nnt_result)e->code;
+    if (nnti_dataset_use(d, who, s.x ? &nnti_floats_kind : &nnti_bytes_kind, &r)) return (nnt_result)e->code;
     if ((uint64_t)s.count > SIZE_MAX / sizeof(float) / (uint64_t)nnti_max64(d->sample, s.target_size))
         return nnti_set_error(e, NNT_ERR_ARGUMENT, "%s: %I samples of %d x %d x %d are more than can be addressed",
                               who, s.count, s.channels, s.height, s.width);
@@ -15320,14 +16924,9 @@ NNT_API nnt_dataset *nnt_dataset_arrays(nnt_arrays_desc desc, const nnt_allocato
     return d;
 }
 
-NNT_API nnt_dataset *nnt_dataset_reader(nnt_reader_desc desc, const nnt_allocator *a)
-{
-    nnt_dataset *d = nnti_dataset_new(a);
-    if (d) nnti_dataset_use(d, "dataset_reader", &desc);
-    return d;
-}
-
 #ifndef NNT_NO_STDIO
+
+/* ---- IDX ---- */
 
 /* An IDX file: 00 00, the values' type, the number of dimensions, each size in 4 bytes (highest first), the values. */
 enum { NNTI_IDX_BYTES = 0x08, NNTI_IDX_DIMS = 4 };
@@ -15391,10 +16990,6 @@ static nnt_result nnti_idx_magic(nnti_idx *x, const nnti_idx_kind *kind, nnti_er
                               x->name, x->dims, kind->wanted);
     return NNT_OK;
 }
-static uint32_t nnti_be32(const uint8_t *p)
-{
-    return (uint32_t)p[3] | (uint32_t)p[2] << 8 | (uint32_t)p[1] << 16 | (uint32_t)p[0] << 24;
-}
 /* The sizes, which have to agree with the file's length to the byte. */
 static nnt_result nnti_idx_sizes(nnti_idx *x, nnti_error *e)
 {
@@ -15430,22 +17025,14 @@ static void nnti_idx_free(const nnt_allocator *a, nnti_idx *x)
     nnti_free(a, x->memory, x->memory_bytes);
     x->memory = NULL;
 }
-/* Reads, unpacks and checks a file. Whether it is compressed is told by its content: names get lost on the way, and
-   browsers unpack without being asked. x is to be freed whatever is returned. */
+/* Reads, unpacks and checks a file. x is to be freed whatever is returned. */
 static nnt_result nnti_idx_read(const nnt_allocator *a, const char *path, const nnti_idx_kind *kind, nnti_idx *x,
                                 nnti_error *e)
 {
     nnt_result r;
     memset(x, 0, sizeof *x);
     x->name = nnti_path_text(x->name_text, path);
-    r = nnti_read_file(a, path, SIZE_MAX, &x->memory, &x->memory_bytes, e);
-    if (!r && x->memory_bytes >= 2 && x->memory[0] == 0x1F && x->memory[1] == 0x8B) {
-        uint8_t *packed = x->memory;
-        size_t packed_bytes = x->memory_bytes;
-        x->memory = NULL;
-        r = nnti_gunzip(a, x->name, packed, packed_bytes, &x->memory, &x->memory_bytes, e);
-        nnti_free(a, packed, packed_bytes);
-    }
+    r = nnti_read_unpacked(a, path, x->name, &x->memory, &x->memory_bytes, e);
     if (!r) r = nnti_idx_magic(x, kind, e);
     if (!r) r = nnti_idx_sizes(x, e);
     return r;
@@ -15504,102 +17091,430 @@ NNT_API nnt_dataset *nnt_dataset_idx(const char *images, const char *labels, con
     return d;
 }
 
-#else
+/* ---- CIFAR ---- */
 
-NNT_API nnt_dataset *nnt_dataset_idx(const char *images, const char *labels, const nnt_allocator *a)
+typedef struct nnti_cifar_layout { int label_bytes, label_at, classes; const char *name; } nnti_cifar_layout;
+static const nnti_cifar_layout nnti_cifar_layouts[3] = {
+    { 1, 0, 10, "CIFAR-10" }, { 2, 1, 100, "CIFAR-100" }, { 2, 0, 20, "CIFAR-100 with coarse labels" }
+};
+enum { NNTI_CIFAR_PIXELS = 3 * 32 * 32 };
+static const char *const nnti_cifar10_names[10] = {
+    "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"
+};
+
+static const uint8_t *nnti_cifar_record(const nnt_dataset *d, int64_t index)
+{
+    const nnti_cifar_file *f = d->cifar;
+    while (index >= f->count) index -= f++->count;
+    return f->bytes + (size_t)index * (size_t)(nnti_cifar_layouts[d->cifar_kind].label_bytes + NNTI_CIFAR_PIXELS);
+}
+static int32_t nnti_cifar_label(const nnt_dataset *d, int64_t index)
+{
+    return nnti_cifar_record(d, index)[nnti_cifar_layouts[d->cifar_kind].label_at];
+}
+static nnt_result nnti_cifar_picture(const nnt_dataset *d, nnti_reading *r, int64_t index, nnti_sample *s)
+{
+    s->label = nnti_cifar_label(d, index);
+    return nnti_bytes_picture(r, &d->reader, nnti_cifar_record(d, index) + nnti_cifar_layouts[d->cifar_kind].label_bytes, &s->image);
+}
+static void nnti_cifar_release(nnt_dataset *d)
+{
+    int i;
+    for (i = 0; d->cifar && i < d->cifar_count; i++) nnti_free(&d->a, d->cifar[i].bytes, d->cifar[i].size);
+    nnti_free(&d->a, d->cifar, (size_t)d->cifar_count * sizeof *d->cifar);
+}
+static const nnti_kind nnti_cifar_kind = { nnti_cifar_picture, NULL, nnti_cifar_label, nnti_cifar_release };
+
+/* Every label is looked at here, so that none surprises later. */
+static nnt_result nnti_cifar_read(nnt_dataset *d, const char *path, nnti_cifar_file *f)
+{
+    const nnti_cifar_layout *l = &nnti_cifar_layouts[d->cifar_kind];
+    const size_t record = (size_t)(l->label_bytes + NNTI_CIFAR_PIXELS);
+    char text[NNTI_PATH_TEXT];
+    const char *name;
+    int64_t i;
+    if (!path) return nnti_set_error(&d->error, NNT_ERR_ARGUMENT, "dataset_cifar: a path is NULL");
+    name = nnti_path_text(text, path);
+    if (nnti_read_unpacked(&d->a, path, name, &f->bytes, &f->size, &d->error)) return (nnt_result)d->error.code;
+    if (f->size == 0 || f->size % record)
+        return nnti_set_error(&d->error, NNT_ERR_FORMAT, "cifar '%s': %z bytes; a file of %s has a multiple of %z; it is cut off "
+                              "or another file", name, f->size, l->name, record);
+    f->count = (int64_t)(f->size / record);
+    for (i = 0; i < f->count; i++) {
+        const int label = f->bytes[(size_t)i * record + (size_t)l->label_at];
+        if (label >= l->classes)
+            return nnti_set_error(&d->error, NNT_ERR_FORMAT, "cifar '%s': label %d of sample %I; %s has labels 0 to %d; it is "
+                                  "damaged or another file", name, label, i, l->name, l->classes - 1);
+    }
+    return NNT_OK;
+}
+NNT_API nnt_dataset *nnt_dataset_cifar(const char *const *paths, int count, int kind, const nnt_allocator *a)
 {
     nnt_dataset *d = nnti_dataset_new(a);
-    (void)images; (void)labels;
-    if (d) nnti_set_error(&d->error, NNT_ERR_UNSUPPORTED, "dataset_idx: this build reads no files (NNT_NO_STDIO); use "
-                          "nnt_dataset_arrays or nnt_dataset_reader");
+    nnt_reader_desc size;
+    int i;
+    if (!d) return NULL;
+    if (!paths || count < 1 || kind < 0 || kind > NNT_CIFAR100_COARSE) {
+        nnti_set_error(&d->error, NNT_ERR_ARGUMENT, "dataset_cifar: %d paths%s of kind %d; at least one path and one of NNT_CIFAR..."
+                       " are needed", count, paths ? "" : " (NULL)", kind);
+        return d;
+    }
+    d->kind = &nnti_cifar_kind;
+    d->cifar_kind = kind;
+    d->cifar_count = count;
+    d->cifar = (nnti_cifar_file *)nnti_zalloc(&d->a, (size_t)count, sizeof *d->cifar);
+    if (!d->cifar) { nnti_set_error(&d->error, NNT_ERR_MEMORY, "dataset_cifar: out of memory"); return d; }
+    memset(&size, 0, sizeof size);
+    for (i = 0; i < count; i++) {
+        if (nnti_cifar_read(d, paths[i], &d->cifar[i])) return d;
+        size.count += d->cifar[i].count;
+    }
+    size.channels = 3;
+    size.height = size.width = 32;
+    size.classes = nnti_cifar_layouts[kind].classes;
+    d->known_names = kind == NNT_CIFAR10 ? nnti_cifar10_names : NULL;
+    nnti_dataset_use(d, "dataset_cifar", &nnti_cifar_kind, &size);
     return d;
+}
+
+/* ---- folders of pictures ---- */
+
+/* What a scan of a folder gathers: paths are built in `path`, names go one after the other into `text`. */
+enum { NNTI_FOLDER_DEPTH = 64 };
+typedef struct nnti_scan {
+    nnt_dataset  *d;
+    char          path[NNTI_PATH];
+    size_t        length, used, inside;     /* of path; of text; where in path names within the class folder begin */
+    int64_t       files;
+    int           depth;
+    nnti_identity above[NNTI_FOLDER_DEPTH];
+} nnti_scan;
+
+static nnt_result nnti_scan_no_memory(nnt_dataset *d)
+{
+    return nnti_set_error(&d->error, NNT_ERR_MEMORY, "dataset_folder: no memory for the names of its files");
+}
+static nnt_result nnti_scan_failed(nnti_scan *s, const char *what)
+{
+    char text[NNTI_PATH_TEXT];
+    return nnti_set_error(&s->d->error, NNT_ERR_FILE, "dataset_folder '%s': %s", nnti_path_text(text, s->path), what);
+}
+static nnt_result nnti_scan_keep(nnti_scan *s, const char *name)
+{
+    size_t bytes = strlen(name) + 1;
+    void *text = s->d->text;
+    if (!nnti_grow(&s->d->a, &text, &s->d->text_cap, s->used + bytes, 1))
+        return nnti_scan_no_memory(s->d);
+    s->d->text = (char *)text;
+    memcpy(s->d->text + s->used, name, bytes);
+    s->used += bytes;
+    return NNT_OK;
+}
+/* Adds "/name" to the path; 0 when it becomes too long. */
+static int nnti_scan_enter(nnti_scan *s, const char *name)
+{
+    size_t more = strlen(name) + 1;
+    if (s->length + more >= sizeof s->path) return 0;
+    s->path[s->length] = '/';
+    memcpy(s->path + s->length + 1, name, more);
+    s->length += more;
+    return 1;
+}
+static void nnti_scan_leave(nnti_scan *s, size_t length)
+{
+    s->length = length;
+    s->path[length] = 0;
+}
+static int nnti_lower(int c) { return c >= 'A' && c <= 'Z' ? c + ('a' - 'A') : c; }
+
+/* Whether what follows the name's last dot is one of the words. */
+static int nnti_has_extension(const char *name, const char *words)
+{
+    const char *dot = strrchr(name, '.');
+    while (dot && *words) {
+        const char *e = dot + 1;
+        while (*words == ' ') words++;
+        while (*words && *words != ' ' && nnti_lower((unsigned char)*e) == nnti_lower((unsigned char)*words)) { e++; words++; }
+        if (!*e && e > dot + 1 && (!*words || *words == ' ')) return 1;
+        while (*words && *words != ' ') words++;
+    }
+    return 0;
+}
+
+static nnt_result nnti_scan_class(nnti_scan *s);
+
+/* A file or folder within a class folder; the path is its own. */
+static nnt_result nnti_scan_entry(nnti_scan *s, const char *name, int kind)
+{
+    nnti_identity id;
+    int i, known = nnti_has_extension(name, s->d->folder.extensions);
+    memset(&id, 0, sizeof id);
+    if (kind != NNTI_ENTRY_FILE) kind = nnti_path_kind(s->path, &id);
+    if (kind == NNTI_ENTRY_FILE && known) {
+        s->files++;
+        return nnti_scan_keep(s, s->path + s->inside);
+    }
+    if (kind == NNTI_ENTRY_FOLDER) {
+        for (i = 0; i < s->depth; i++) if (memcmp(&s->above[i], &id, sizeof id) == 0) kind = NNTI_ENTRY_OTHER;
+        if (kind == NNTI_ENTRY_FOLDER && s->depth < NNTI_FOLDER_DEPTH) {
+            nnt_result code;
+            s->above[s->depth++] = id;
+            code = nnti_scan_class(s);
+            s->depth--;
+            return code;
+        }
+    }
+    s->d->passed_over++;
+    return NNT_OK;
+}
+/* All of the folder that path names. */
+static nnt_result nnti_scan_class(nnti_scan *s)
+{
+    const size_t length = s->length;
+    nnt_result code = NNT_OK;
+    nnti_listing list;
+    const char *name;
+    int kind;
+    errno = 0;
+    if (!nnti_list_open(&list, s->path)) return nnti_scan_failed(s, nnti_errno_text(errno));
+    while (!code && (name = nnti_list_next(&list, &kind)) != NULL) {
+        if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0) continue;
+        if (name[0] == '.') { s->d->passed_over++; continue; }
+        if (!nnti_scan_enter(s, name)) { code = nnti_scan_failed(s, "a path in it is longer than 4095 bytes"); break; }
+        code = nnti_scan_entry(s, s->path + length + 1, kind);
+        nnti_scan_leave(s, length);
+    }
+    if (!code && errno) code = nnti_scan_failed(s, nnti_errno_text(errno));
+    nnti_list_close(&list);
+    return code;
+}
+/* The names of class folders, into text. */
+static nnt_result nnti_scan_classes(nnti_scan *s, int *count)
+{
+    const size_t length = s->length;
+    nnt_result code = NNT_OK;
+    nnti_listing list;
+    nnti_identity id;
+    const char *name;
+    int kind;
+    errno = 0;
+    if (!nnti_list_open(&list, s->path)) {
+        int is_file = nnti_path_kind(s->path, &id) == NNTI_ENTRY_FILE;
+        return nnti_scan_failed(s, is_file ? "this is a file, not a folder" : errno == ENOENT ? "there is no such folder" : nnti_errno_text(errno));
+    }
+    while (!code && (name = nnti_list_next(&list, &kind)) != NULL) {
+        if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0) continue;
+        if (!nnti_scan_enter(s, name)) { code = nnti_scan_failed(s, "a path in it is longer than 4095 bytes"); break; }
+        if (name[0] == '.' || nnti_path_kind(s->path, &id) != NNTI_ENTRY_FOLDER) s->d->passed_over++;
+        else if (*count == INT_MAX) code = nnti_scan_failed(s, "too many class folders");
+        else { code = nnti_scan_keep(s, s->path + length + 1); ++*count; }
+        nnti_scan_leave(s, length);
+        errno = 0;
+    }
+    if (!code && errno) code = nnti_scan_failed(s, nnti_errno_text(errno));
+    nnti_list_close(&list);
+    return code;
+}
+static int nnti_by_name(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+/* count names that stand one after the other in text, sorted by their bytes. */
+static void nnti_sort_names(const char **to, const char *text, int64_t count)
+{
+    int64_t i;
+    for (i = 0; i < count; i++, text += strlen(text) + 1) to[i] = text;
+    if (count > 1) qsort((void *)to, (size_t)count, sizeof *to, nnti_by_name);
+}
+/* The files of each class, class by class. */
+static nnt_result nnti_scan_files(nnti_scan *s)
+{
+    nnt_dataset *d = s->d;
+    const size_t root = s->length;
+    const char *at;
+    int64_t i, n;
+    int c;
+    for (c = 0; c < d->reader.classes; c++) {
+        d->class_first[c] = s->files;
+        if (!nnti_scan_enter(s, d->class_names[c])) return nnti_scan_failed(s, "a path in it is longer than 4095 bytes");
+        s->inside = s->length + 1;
+        s->depth = 1;
+        nnti_path_kind(s->path, &s->above[0]);
+        if (nnti_scan_class(s)) return (nnt_result)d->error.code;
+        if (s->files == d->class_first[c])
+            return nnti_set_error(&d->error, NNT_ERR_DATA, "dataset_folder: class folder '%s' has no picture (%s); fill or remove it",
+                                  d->class_names[c], d->folder.extensions);
+        nnti_scan_leave(s, root);
+    }
+    d->class_first[c] = s->files;
+    d->names = (const char **)nnti_zalloc(&d->a, (size_t)s->files, sizeof *d->names);
+    if (!d->names) return nnti_scan_no_memory(d);
+    d->reader.count = s->files;
+    for (c = 0, at = d->text; c < d->reader.classes; c++) {         /* now that text moves no more */
+        n = d->class_first[c + 1] - d->class_first[c];
+        nnti_sort_names(d->names + d->class_first[c], at, n);
+        for (i = 0; i < n; i++) at += strlen(at) + 1;
+    }
+    return NNT_OK;
+}
+/* Names of classes in the order of their bytes, then their files. */
+static nnt_result nnti_folder_scan(nnt_dataset *d, nnti_scan *s, const char *path)
+{
+    size_t length = strlen(path);
+    int classes = 0;
+    while (length > 1 && path[length - 1] == '/') length--;
+    memset(s, 0, sizeof *s);
+    s->d = d;
+    if (length >= sizeof s->path) return nnti_set_error(&d->error, NNT_ERR_FILE, "dataset_folder: the path is longer than 4095 bytes");
+    memcpy(s->path, path, length);
+    s->length = length;
+    if (nnti_scan_keep(s, s->path) || nnti_scan_classes(s, &classes)) return (nnt_result)d->error.code;
+    if (!classes) {
+        nnti_scan_failed(s, "there is no class folder in it; pictures have to lie in a folder for each class");
+        d->error.code = NNT_ERR_DATA;
+        return NNT_ERR_DATA;
+    }
+    d->root = d->text;
+    d->root_cap = d->text_cap;
+    d->text = NULL;
+    d->text_cap = s->used = 0;
+    d->reader.classes = classes;
+    d->class_names = (const char **)nnti_zalloc(&d->a, (size_t)classes, sizeof *d->class_names);
+    d->class_first = (int64_t *)nnti_zalloc(&d->a, (size_t)classes + 1, sizeof *d->class_first);
+    if (!d->class_names || !d->class_first) return nnti_scan_no_memory(d);
+    nnti_sort_names(d->class_names, d->root + strlen(d->root) + 1, classes);
+    return nnti_scan_files(s);
+}
+
+static int32_t nnti_folder_label(const nnt_dataset *d, int64_t index)
+{
+    int low = 0, high = d->reader.classes;
+    while (high - low > 1) {
+        const int middle = low + (high - low) / 2;
+        if (d->class_first[middle] <= index) low = middle;
+        else high = middle;
+    }
+    return low;
+}
+static size_t nnti_folder_path(const nnt_dataset *d, int64_t index, char *to, size_t cap)
+{
+    return nnti_format(to, cap, "%s/%s/%s", d->root, d->class_names[nnti_folder_label(d, index)], d->names[index]);
+}
+/* A file of at most `limit` bytes into r->file; what is wrong goes to r->error, without the file's name. */
+static nnt_result nnti_read_into(nnti_reading *r, const char *path, size_t limit, size_t *bytes)
+{
+    nnti_error *e = &r->error;
+    int64_t size;
+    FILE *f;
+    errno = 0;
+    f = nnti_open_to_read(path);
+    if (!f) return nnti_set_error(e, NNT_ERR_FILE, "%s", nnti_errno_text(errno));
+    size = nnti_file_size(f);
+    *bytes = (size_t)size;
+    if (size < 0 || (uint64_t)size > limit)
+        nnti_set_error(e, NNT_ERR_FILE, "a file of %I bytes; at most %z can be read", size, limit);
+    else if (nnti_buffer_room(r, &r->file, *bytes) && fread(r->file.p, 1, *bytes, f) != *bytes)
+        nnti_set_error(e, NNT_ERR_FILE, "%s", ferror(f) ? nnti_errno_text(errno) : "the file became shorter meanwhile");
+    fclose(f);
+    return (nnt_result)e->code;
+}
+static nnt_result nnti_folder_picture(const nnt_dataset *d, nnti_reading *r, int64_t index, nnti_sample *s)
+{
+    char path[NNTI_PATH], text[NNTI_PATH_TEXT];
+    size_t bytes;
+    nnt_result code;
+    nnti_error cause;
+    if (nnti_folder_path(d, index, path, sizeof path) >= sizeof path)
+        return nnti_set_error(&r->error, NNT_ERR_FILE, "'%s': the path is too long", d->names[index]);
+    s->label = nnti_folder_label(d, index);
+    code = nnti_read_into(r, path, (size_t)nnti_min64(INT_MAX, 8 * nnti_min64(d->folder.max_pixels, INT_MAX) + (1 << 20)), &bytes);
+    nnti_lap(&r->laps, NNTI_STAGE_READ);
+    if (!code) code = nnti_decode(r, &d->folder, (const uint8_t *)r->file.p, bytes, &s->image);
+    nnti_lap(&r->laps, NNTI_STAGE_DECODE);
+    if (!code) return NNT_OK;
+    cause = r->error;
+    cause.text[NNTI_ERROR_TEXT - NNTI_PATH_TEXT - 16] = 0;
+    return nnti_set_error(&r->error, code, "'%s': %s", nnti_path_text(text, path), cause.text);
+}
+static void nnti_folder_release(nnt_dataset *d)
+{
+    nnti_free(&d->a, d->root, d->root_cap);
+    nnti_free(&d->a, d->text, d->text_cap);
+    nnti_free(&d->a, (void *)d->names, (size_t)d->reader.count * sizeof *d->names);
+    nnti_free(&d->a, (void *)d->class_names, (size_t)d->reader.classes * sizeof *d->class_names);
+    nnti_free(&d->a, d->class_first, ((size_t)d->reader.classes + 1) * sizeof *d->class_first);
+}
+static const nnti_kind nnti_folder_kind = { nnti_folder_picture, NULL, nnti_folder_label, nnti_folder_release };
+
+/* The size of the first pictures that can be read stands for all: those of another size are errors when they come. */
+static void nnti_folder_size(nnt_dataset *d)
+{
+    nnti_reading r;
+    nnti_sample s;
+    int64_t i;
+    nnti_reading_init(&r, &d->a);
+    for (i = 0; i < nnti_min64(8, d->reader.count) && !d->sample; i++) {
+        memset(&s, 0, sizeof s);
+        nnti_clear_error(&r.error);
+        if (nnti_folder_picture(d, &r, i, &s)) { if (!d->unread.code) d->unread = r.error; continue; }
+        d->reader.height = s.image.height;
+        d->reader.width = s.image.width;
+        d->sample = (int64_t)s.image.height * s.image.width * s.image.channels;
+    }
+    nnti_reading_free(&r);
+}
+
+NNT_API nnt_dataset *nnt_dataset_folder(const char *path, nnt_folder_desc desc, const nnt_allocator *a)
+{
+    nnt_dataset *d = nnti_dataset_new(a);
+    nnti_scan *s;
+    if (!d) return NULL;
+    if (!desc.max_pixels) desc.max_pixels = 100000000;
+    if (!desc.channels) desc.channels = 3;
+    if (!desc.extensions) desc.extensions = "jpg jpeg png bmp gif pgm ppm";
+    if (!path || !*path || (desc.channels != 1 && desc.channels != 3) || desc.max_pixels < 1 || desc.max_pixels > INT_MAX) {
+        nnti_set_error(&d->error, NNT_ERR_ARGUMENT, "dataset_folder: path %s, channels %d, max_pixels %I; a path, 1 or 3 channels and 1 to "
+                       "2147483647 pixels are possible", path ? path : "NULL", desc.channels, desc.max_pixels);
+        return d;
+    }
+    d->folder = desc;
+    d->reader.channels = desc.channels;
+    d->kind = &nnti_folder_kind;
+    s = (nnti_scan *)nnti_alloc(&d->a, sizeof *s);          /* too large for a stack */
+    if (!s) { nnti_set_error(&d->error, NNT_ERR_MEMORY, "dataset_folder: out of memory"); return d; }
+    if (!nnti_folder_scan(d, s, path)) nnti_folder_size(d);
+    nnti_free(&d->a, s, sizeof *s);
+    return d;
+}
+
+#else
+
+static nnt_dataset *nnti_dataset_no_files(const char *who, const nnt_allocator *a)
+{
+    nnt_dataset *d = nnti_dataset_new(a);
+    if (d) nnti_set_error(&d->error, NNT_ERR_UNSUPPORTED, "%s: this build reads no files (NNT_NO_STDIO); use "
+                          "nnt_dataset_arrays or nnt_dataset_reader", who);
+    return d;
+}
+NNT_API nnt_dataset *nnt_dataset_idx(const char *images, const char *labels, const nnt_allocator *a)
+{
+    (void)images; (void)labels;
+    return nnti_dataset_no_files("dataset_idx", a);
+}
+NNT_API nnt_dataset *nnt_dataset_cifar(const char *const *paths, int count, int kind, const nnt_allocator *a)
+{
+    (void)paths; (void)count; (void)kind;
+    return nnti_dataset_no_files("dataset_cifar", a);
+}
+NNT_API nnt_dataset *nnt_dataset_folder(const char *path, nnt_folder_desc desc, const nnt_allocator *a)
+{
+    (void)path; (void)desc;
+    return nnti_dataset_no_files("dataset_folder", a);
 }
 
 #endif
 
-NNT_API void nnt_dataset_free(nnt_dataset *d)
-{
-    nnt_allocator a;
-    if (!d) return;
-    a = d->a;
-    nnti_free(&a, d->images, d->images_bytes);
-    nnti_free(&a, d->labels, d->labels_bytes);
-    nnti_free(&a, d, sizeof *d);
-}
-
-NNT_API const char *nnt_dataset_error(const nnt_dataset *d) { return d ? d->error.text : "out of memory"; }
-NNT_API int64_t nnt_dataset_count(const nnt_dataset *d) { return d && !d->error.code ? d->reader.count : 0; }
-NNT_API int nnt_dataset_classes(const nnt_dataset *d) { return d && !d->error.code ? d->reader.classes : 0; }
-NNT_API nnt_result nnt_dataset_error_code(const nnt_dataset *d)
-{
-    return d ? (nnt_result)d->error.code : NNT_ERR_MEMORY;
-}
-
-NNT_API nnt_result nnt_dataset_shape(const nnt_dataset *d, int shape[3])
-{
-    nnt_result r = nnt_dataset_error_code(d);
-    if (!shape) return r ? r : NNT_ERR_ARGUMENT;
-    shape[0] = r ? 0 : d->reader.channels;
-    shape[1] = r ? 0 : d->reader.height;
-    shape[2] = r ? 0 : d->reader.width;
-    return r;
-}
-
-/* ============================================================================
-   >>loader    Batches of a dataset, made ahead by worker threads
-   All memory is taken at creation. Tickets number the batches over all epochs; the batch of ticket t is made in slot
-   t % slots and given out in the order of tickets, so neither content nor order depends on the workers.
-   ============================================================================ */
-
-/* A worker makes whole batches, not single samples: the threads meet only twice a batch, and of several bad samples it
-   is always the batch's first that is reported. */
-typedef struct nnti_slot {
-    float     *x;
-    int32_t   *labels;                      /* NULL when the dataset has none; targets too */
-    float     *targets;
-    int64_t   *indices;
-    int        count;
-    int64_t    ticket;                      /* of the batch that is finished here; -1: none */
-    nnti_error error;                       /* what happened to it */
-    nnti_laps  laps;                        /* what its making took, for a profile */
-} nnti_slot;
-
-struct nnt_loader {
-    nnt_allocator   a;
-    nnti_error      error;                  /* the last one */
-    int             broken;                 /* creation failed, error says why */
-    nnt_dataset    *dataset;
-    nnt_loader_desc desc;
-    int64_t         batches;                /* an epoch */
-    int             rows;                   /* samples that a slot has room for */
-
-    nnti_slot      *slots;
-    int             slot_count;             /* finished or in work at most slot_count - 1: the caller holds one */
-    void           *memory;                 /* all slots' arrays */
-    size_t          memory_bytes;
-    int64_t        *order;                  /* shuffled indices of epoch order_epoch; NULL: not shuffled */
-
-    int64_t         epoch, batch;           /* what nnt_loader_next gives next */
-    double          wait_seconds;
-
-    nnti_mutex      mutex;                  /* guards from here on */
-    nnti_cond       work, news;             /* for workers: there may be work; for the caller: something was finished */
-    int             sync_count;             /* of the three, those that were made */
-    int64_t         taken, claimed;         /* next ticket for the caller, for the workers */
-    int64_t         claim_epoch, claim_batch;   /* what ticket `claimed` will be */
-    int64_t         order_epoch;
-    int             shuffling;              /* a worker is writing order: nobody may claim */
-    int             active;                 /* workers outside of the mutex */
-    int             halted;                 /* a batch failed: no more are made until the rewind */
-    int             quit;
-    int             cancel;                 /* atomic: what is in work is not wanted any more */
-    nnti_thread    *threads;
-    int             started;                /* 0: batches are made in nnt_loader_next */
-    int             numbered;               /* threads that have taken their number */
-    nnti_page      *page;                   /* a profile's, or NULL */
-};
-
-/* ---- order ---- */
+/* ---- orders ---- */
 
 enum { NNTI_STREAM_SHUFFLE = 0xFFFF };      /* layers count their streams from 1 */
 #define NNTI_EPOCHS ((int64_t)1 << 48)      /* what fits the random numbers' counter */
@@ -15640,26 +17555,685 @@ static int nnti_shuffle(int64_t *order, int64_t count, uint64_t seed, int64_t ep
     return 1;
 }
 
+/* ---- part of a dataset ---- */
+
+static nnt_result nnti_subset_picture(const nnt_dataset *d, nnti_reading *r, int64_t index, nnti_sample *s)
+{
+    return nnti_read_picture(d->base, r, d->indices[index], s);
+}
+static nnt_result nnti_subset_planes(const nnt_dataset *d, nnti_reading *r, int64_t index, float *x, nnti_sample *s)
+{
+    return nnti_read_planes(d->base, r, d->indices[index], x, s);
+}
+static int32_t nnti_subset_label(const nnt_dataset *d, int64_t index) { return nnt_dataset_label(d->base, d->indices[index]); }
+static void nnti_subset_release(nnt_dataset *d) { nnti_free(&d->a, d->indices, (size_t)d->reader.count * sizeof *d->indices); }
+
+static const nnti_kind nnti_subset_kind = { nnti_subset_picture, nnti_subset_planes, nnti_subset_label, nnti_subset_release };
+
+/* Everything that is the base's; 0 when the base holds an error, which goes on. */
+static int nnti_dataset_over(nnt_dataset *d, nnt_dataset *base)
+{
+    if (!base || base->error.code) {
+        nnti_set_error(&d->error, nnt_dataset_error_code(base), "%s", nnt_dataset_error(base));
+        return 0;
+    }
+    d->base = base;
+    d->reader = base->reader;
+    d->sample = base->sample;
+    d->unread = base->unread;
+    return 1;
+}
+/* Room for count indices; the kind becomes that of a subset. */
+static nnt_result nnti_subset_new(nnt_dataset *d, const char *who, int64_t count)
+{
+    d->kind = &nnti_subset_kind;
+    d->reader.count = count;
+    d->indices = (uint64_t)count <= SIZE_MAX ? (int64_t *)nnti_zalloc(&d->a, (size_t)count, sizeof *d->indices) : NULL;
+    return d->indices ? NNT_OK : nnti_set_error(&d->error, NNT_ERR_MEMORY, "%s: no memory for %I numbers", who, count);
+}
+NNT_API nnt_dataset *nnt_dataset_subset(nnt_dataset *base, const int64_t *indices, int64_t count, const nnt_allocator *a)
+{
+    nnt_dataset *d = nnti_dataset_new(a);
+    int64_t i;
+    if (!d || !nnti_dataset_over(d, base)) return d;
+    if (!indices || count < 1) {
+        nnti_set_error(&d->error, NNT_ERR_ARGUMENT, "dataset_subset: %I indices%s; at least one is needed", count, indices ? "" : " (NULL)");
+        return d;
+    }
+    for (i = 0; i < count; i++)
+        if (indices[i] < 0 || indices[i] >= base->reader.count) {
+            nnti_set_error(&d->error, NNT_ERR_ARGUMENT, "dataset_subset: index %I at place %I; the dataset has samples 0 to %I", indices[i],
+                           i, base->reader.count - 1);
+            return d;
+        }
+    if (!nnti_subset_new(d, "dataset_subset", count)) memcpy(d->indices, indices, (size_t)count * sizeof *indices);
+    return d;
+}
+NNT_API nnt_dataset *nnt_dataset_split(nnt_dataset *base, double from, double to, uint64_t seed, const nnt_allocator *a)
+{
+    nnt_dataset *d = nnti_dataset_new(a);
+    int64_t all, first, last;
+    int64_t *order;
+    int never = 0;
+    if (!d || !nnti_dataset_over(d, base)) return d;
+    all = base->reader.count;
+    if (!(from >= 0 && from < to && to <= 1)) {
+        nnti_set_error(&d->error, NNT_ERR_ARGUMENT, "dataset_split: from %g to %g; 0 <= from < to <= 1 is needed", from, to);
+        return d;
+    }
+    first = (int64_t)((double)all * from + 0.5);
+    last = nnti_min64(all, (int64_t)((double)all * to + 0.5));
+    if (first >= last) {
+        nnti_set_error(&d->error, NNT_ERR_ARGUMENT, "dataset_split: from %g to %g of %I samples is none of them", from, to, all);
+        return d;
+    }
+    order = (uint64_t)all <= SIZE_MAX ? (int64_t *)nnti_zalloc(&d->a, (size_t)all, sizeof *order) : NULL;
+    if (!order) { nnti_set_error(&d->error, NNT_ERR_MEMORY, "dataset_split: no memory for %I numbers", all); return d; }
+    if (!nnti_subset_new(d, "dataset_split", last - first)) {
+        nnti_shuffle(order, all, seed, NNTI_EPOCHS - 1, &never);        /* an epoch that no loader comes to */
+        memcpy(d->indices, order + first, (size_t)(last - first) * sizeof *order);
+    }
+    nnti_free(&d->a, order, (size_t)all * sizeof *order);
+    return d;
+}
+
+/* ---- one dataset after the other ---- */
+
+static const nnt_dataset *nnti_concat_part(const nnt_dataset *d, int64_t *index)
+{
+    int i = 0;
+    while (*index >= d->parts[i]->reader.count) *index -= d->parts[i++]->reader.count;
+    return d->parts[i];
+}
+static nnt_result nnti_concat_picture(const nnt_dataset *d, nnti_reading *r, int64_t index, nnti_sample *s)
+{
+    const nnt_dataset *part = nnti_concat_part(d, &index);
+    return nnti_read_picture(part, r, index, s);
+}
+static nnt_result nnti_concat_planes(const nnt_dataset *d, nnti_reading *r, int64_t index, float *x, nnti_sample *s)
+{
+    const nnt_dataset *part = nnti_concat_part(d, &index);
+    return nnti_read_planes(part, r, index, x, s);
+}
+static int32_t nnti_concat_label(const nnt_dataset *d, int64_t index)
+{
+    const nnt_dataset *part = nnti_concat_part(d, &index);
+    return nnt_dataset_label(part, index);
+}
+static void nnti_concat_release(nnt_dataset *d) { nnti_free(&d->a, d->parts, (size_t)d->part_count * sizeof *d->parts); }
+
+static const nnti_kind nnti_concat_kind = { nnti_concat_picture, nnti_concat_planes, nnti_concat_label, nnti_concat_release };
+
+static nnt_result nnti_concat_add(nnt_dataset *d, int i, nnt_dataset *part)
+{
+    const nnt_reader_desc *r = &d->reader, *p = &part->reader;
+    int c;
+    if (p->channels != r->channels || p->target_size != r->target_size || p->classes != r->classes)
+        return nnti_set_error(&d->error, NNT_ERR_SHAPE, "dataset_concat: dataset %d has %d channels, %d classes and targets of %d, the first "
+                              "one %d, %d and %d; they have to agree", i, p->channels, p->classes, p->target_size, r->channels,
+                              r->classes, r->target_size);
+    for (c = 0; c < r->classes; c++) {
+        const char *mine = nnt_dataset_class_name(d->base, c), *its = nnt_dataset_class_name(part, c);
+        if (mine && its && strcmp(mine, its) != 0)
+            return nnti_set_error(&d->error, NNT_ERR_DATA, "dataset_concat: class %d is '%s' in dataset %d and '%s' in the first one", c,
+                                  its, i, mine);
+    }
+    if (p->count > INT64_MAX - r->count) return nnti_set_error(&d->error, NNT_ERR_ARGUMENT, "dataset_concat: too many samples");
+    if (i && (p->height != r->height || p->width != r->width)) {
+        if (!d->unread.code)
+            nnti_set_error(&d->unread, NNT_ERR_SHAPE, "dataset_concat: dataset %d has pictures of %d x %d (width, height), the first one of "
+                           "%d x %d", i, p->width, p->height, r->width, r->height);
+        d->sample = 0;
+    }
+    d->parts[i] = part;
+    d->reader.count += i ? p->count : 0;
+    return NNT_OK;
+}
+NNT_API nnt_dataset *nnt_dataset_concat(nnt_dataset *const *list, int count, const nnt_allocator *a)
+{
+    nnt_dataset *d = nnti_dataset_new(a);
+    int i;
+    if (!d) return NULL;
+    if (!list || count < 1) {
+        nnti_set_error(&d->error, NNT_ERR_ARGUMENT, "dataset_concat: %d datasets%s; at least one is needed", count, list ? "" : " (NULL)");
+        return d;
+    }
+    for (i = count - 1; i >= 0; i--) if (!nnti_dataset_over(d, list[i])) return d;      /* the first one is the base */
+    d->parts = (nnt_dataset **)nnti_zalloc(&d->a, (size_t)count, sizeof *d->parts);
+    d->part_count = count;
+    d->kind = &nnti_concat_kind;
+    if (!d->parts) { nnti_set_error(&d->error, NNT_ERR_MEMORY, "dataset_concat: out of memory"); return d; }
+    for (i = 0; i < count; i++) if (nnti_concat_add(d, i, list[i])) return d;
+    if (!d->sample) d->reader.height = d->reader.width = 0;
+    return d;
+}
+
+/* ---- transformed ---- */
+
+static size_t nnti_pixels_bytes(const nnti_image *m) { return (size_t)m->height * (size_t)m->width * nnti_pixel_bytes(m); }
+
+/* The sample as it was kept; NULL when it was not. */
+static const nnti_cached *nnti_cache_find(nnti_cache *cache, int64_t index)
+{
+    const nnti_cached *found;
+    nnti_lock(&cache->mutex);
+    found = cache->samples[index];
+    nnti_unlock(&cache->mutex);
+    return found;
+}
+/* Keeps a copy while the budget lasts. Without memory it is done without. */
+static void nnti_cache_keep(const nnt_dataset *d, int64_t index, const nnti_sample *s)
+{
+    nnti_cache *cache = d->cache;
+    const size_t targets = s->target ? (size_t)d->reader.target_size * sizeof(float) : 0;
+    const size_t row = (size_t)s->image.width * nnti_pixel_bytes(&s->image);
+    const size_t bytes = sizeof(nnti_cached) + targets + nnti_pixels_bytes(&s->image) + NNTI_SLACK;
+    nnti_cached *mine;
+    char *to;
+    int y, taken = 0;
+    if (d->reader.target_size && !s->target) return;
+    nnti_lock(&cache->mutex);
+    if (!cache->samples[index] && bytes <= cache->limit - cache->used) { cache->used += bytes; taken = 1; }
+    nnti_unlock(&cache->mutex);
+    if (!taken) return;
+    mine = (nnti_cached *)nnti_alloc(&d->a, bytes);
+    if (mine) {
+        mine->bytes = bytes;
+        mine->image = s->image;
+        mine->image.stride = (int64_t)s->image.width * s->image.channels;
+        mine->label = s->label;
+        to = (char *)(mine + 1);
+        if (targets) memcpy(to, s->target, targets);
+        to += targets;
+        mine->image.pixels = to;
+        for (y = 0; y < s->image.height; y++, to += row) memcpy(to, nnti_pixel(&s->image, y, 0), row);
+        memset(to, 0, NNTI_SLACK);
+    }
+    nnti_lock(&cache->mutex);
+    if (mine && !cache->samples[index]) { cache->samples[index] = mine; mine = NULL; }
+    else cache->used -= bytes;
+    nnti_unlock(&cache->mutex);
+    nnti_free(&d->a, mine, bytes);
+}
+/* The base's sample after the transforms that the cache is behind, or none of them; *done of them are done. */
+static nnt_result nnti_transform_source(const nnt_dataset *d, nnti_reading *r, int64_t index, nnti_sample *s, int *done)
+{
+    const nnti_cached *kept = d->cache ? nnti_cache_find(d->cache, index) : NULL;
+    const int least_height = r->least_height, least_width = r->least_width;
+    const nnt_transform *t = d->list;
+    nnt_result code;
+    *done = d->cache ? d->fixed_count : 0;
+    if (kept) {
+        s->image = kept->image;
+        s->label = kept->label;
+        if (s->target) memcpy(s->target, kept + 1, (size_t)d->reader.target_size * sizeof(float));
+        return NNT_OK;
+    }
+    r->least_height = d->fixed_count && t->kind != NNT_TRANSFORM_CENTER_CROP ? t->height : 0;
+    r->least_width = d->fixed_count && t->kind == NNT_TRANSFORM_RESIZE ? t->width : r->least_height;
+    code = nnti_read_picture(d->base, r, index, s);
+    nnti_lap(&r->laps, NNTI_STAGE_READ);
+    r->least_height = least_height;
+    r->least_width = least_width;
+    if (!code) code = nnti_apply(t, *done, r, index, d->place, &s->image);
+    if (!code && d->cache) nnti_cache_keep(d, index, s);
+    return code;
+}
+static nnt_result nnti_transform_picture(const nnt_dataset *d, nnti_reading *r, int64_t index, nnti_sample *s)
+{
+    int done;
+    nnt_result code = nnti_transform_source(d, r, index, s, &done);
+    if (!code) code = nnti_apply(d->list + done, d->list_count - done, r, index, d->place + done, &s->image);
+    nnti_lap(&r->laps, NNTI_STAGE_TRANSFORM);
+    return code;
+}
+/* The last transforms, when they change only values, are done in the net's arrangement; a normalisation of bytes is a
+   matter of the table then. */
+static nnt_result nnti_transform_planes(const nnt_dataset *d, nnti_reading *r, int64_t index, float *x, nnti_sample *s)
+{
+    float table[NNT_TRANSFORM_CHANNELS][256];
+    nnti_values v;
+    int i = d->value_first, done;
+    nnt_result code = nnti_transform_source(d, r, index, s, &done);
+    if (!code) code = nnti_apply(d->list + done, i - done, r, index, d->place + done, &s->image);
+    if (!code) code = nnti_check_size(d, r, index, &s->image);
+    if (code) return code;
+    memcpy(table, d->byte_value, sizeof table);
+    nnti_to_planes(x, &s->image, table);
+    if (i < d->list_count && d->list[i].kind == NNT_TRANSFORM_NORMALIZE && !s->image.is_float) i++;
+    v.p = x;
+    v.channels = s->image.channels;
+    v.height = s->image.height;
+    v.width = s->image.width;
+    v.channel = (int64_t)v.height * v.width;
+    v.pixel = 1;
+    for (; i < d->list_count; i++) {
+        nnti_dice dice = nnti_dice_new(r, index, d->place + i);
+        nnti_apply_value(&d->list[i], r, &dice, &v);
+    }
+    nnti_lap(&r->laps, NNTI_STAGE_TRANSFORM);
+    return NNT_OK;
+}
+static int32_t nnti_transform_label(const nnt_dataset *d, int64_t index) { return nnt_dataset_label(d->base, index); }
+
+static void nnti_transform_release(nnt_dataset *d)
+{
+    int64_t i;
+    nnti_free(&d->a, d->list, (size_t)d->list_count * sizeof *d->list);
+    if (!d->cache) return;
+    for (i = 0; i < d->reader.count; i++) if (d->cache->samples[i]) nnti_free(&d->a, d->cache->samples[i], d->cache->samples[i]->bytes);
+    nnti_free(&d->a, d->cache->samples, (size_t)d->reader.count * sizeof *d->cache->samples);
+    nnti_mutex_destroy(&d->cache->mutex);
+    nnti_free(&d->a, d->cache, sizeof *d->cache);
+}
+static const nnti_kind nnti_transform_kind = { nnti_transform_picture, nnti_transform_planes, nnti_transform_label, nnti_transform_release };
+
+/* Whether a sample differs from epoch to epoch; and how many places of chance the datasets below take. */
+static int nnti_draws_chance(const nnt_dataset *d)
+{
+    int i, chance = d->base ? nnti_draws_chance(d->base) : 0;
+    for (i = 0; i < d->list_count; i++) chance |= !nnti_is_fixed(&d->list[i]) && d->list[i].kind != NNT_TRANSFORM_NORMALIZE;
+    for (i = 0; i < d->part_count; i++) chance |= nnti_draws_chance(d->parts[i]);
+    return chance;
+}
+static int nnti_places(const nnt_dataset *d)
+{
+    int i, below = d->base ? nnti_places(d->base) : 0;
+    for (i = 0; i < d->part_count; i++) below = nnti_max(below, nnti_places(d->parts[i]));
+    return below + d->list_count;
+}
+static nnt_result nnti_cache_new(nnt_dataset *d, size_t limit)
+{
+    nnti_cache *cache;
+    if (!limit) return NNT_OK;
+    if (nnti_draws_chance(d->base))
+        return nnti_set_error(&d->error, NNT_ERR_ARGUMENT, "dataset_transform: cache_bytes would keep what the dataset below draws by chance; "
+                              "ask for the cache there");
+    cache = (nnti_cache *)nnti_zalloc(&d->a, 1, sizeof *cache);
+    if (cache) cache->samples = (nnti_cached **)nnti_zalloc(&d->a, (size_t)d->reader.count, sizeof *cache->samples);
+    if (!cache || !cache->samples || !nnti_mutex_init(&cache->mutex)) {
+        if (cache) nnti_free(&d->a, cache->samples, (size_t)d->reader.count * sizeof *cache->samples);
+        nnti_free(&d->a, cache, sizeof *cache);
+        return nnti_set_error(&d->error, NNT_ERR_MEMORY, "dataset_transform: no memory for a cache of %I samples", d->reader.count);
+    }
+    cache->limit = limit;
+    d->cache = cache;
+    return NNT_OK;
+}
+/* Checks the list, works out what comes out of it. */
+static nnt_result nnti_transform_plan(nnt_dataset *d)
+{
+    int shape[3], i, c, v;
+    shape[0] = d->reader.channels;
+    shape[1] = d->reader.height;
+    shape[2] = d->reader.width;
+    for (i = 0; i < d->list_count; i++) {
+        const char *wrong = nnti_transform_check(&d->list[i], shape);
+        if (wrong) return nnti_set_error(&d->error, NNT_ERR_ARGUMENT, "dataset_transform: transform %d: %s", i, wrong);
+    }
+    if (!shape[1] || !shape[2])
+        return nnti_set_error(&d->error, NNT_ERR_SHAPE, "dataset_transform: the samples have no size known beforehand and keep it; add a crop or a "
+                              "resize to height and width%s%s", d->unread.code ? ". The first one: " : "", d->unread.text);
+    d->reader.height = shape[1];
+    d->reader.width = shape[2];
+    while (d->fixed_count < d->list_count && nnti_is_fixed(&d->list[d->fixed_count])) d->fixed_count++;
+    d->value_first = d->list_count;
+    while (d->value_first > 0 && nnti_is_value(&d->list[d->value_first - 1])) d->value_first--;
+    if (d->value_first < d->list_count && d->list[d->value_first].kind == NNT_TRANSFORM_NORMALIZE)
+        for (c = 0; c < NNT_TRANSFORM_CHANNELS; c++) for (v = 0; v < 256; v++) {
+            const nnt_transform *t = &d->list[d->value_first];
+            const int k = t->channels == 1 ? 0 : nnti_min(c, t->channels - 1);
+            d->byte_value[c][v] = (d->byte_value[c][v] - t->mean[k]) / t->deviation[k];
+        }
+    return nnti_dataset_use(d, "dataset_transform", &nnti_transform_kind, &d->reader);
+}
+NNT_API nnt_dataset *nnt_dataset_transform(nnt_dataset *base, nnt_transforms_desc t, const nnt_allocator *a)
+{
+    nnt_dataset *d = nnti_dataset_new(a);
+    if (!d || !nnti_dataset_over(d, base)) return d;
+    d->place = nnti_places(base);
+    if (t.count < 0 || (t.count > 0 && !t.list) || t.count > NNTI_TRANSFORMS - d->place) {
+        nnti_set_error(&d->error, NNT_ERR_ARGUMENT, "dataset_transform: %d transforms%s; a list of at most %d is needed", t.count,
+                       t.list ? "" : " (NULL)", NNTI_TRANSFORMS - d->place);
+        return d;
+    }
+    d->kind = &nnti_transform_kind;
+    d->list = (nnt_transform *)nnti_zalloc(&d->a, (size_t)nnti_max(1, t.count), sizeof *d->list);
+    if (!d->list) { nnti_set_error(&d->error, NNT_ERR_MEMORY, "dataset_transform: out of memory"); return d; }
+    if (t.count) memcpy(d->list, t.list, (size_t)t.count * sizeof *d->list);
+    d->list_count = t.count;
+    if (!nnti_transform_plan(d)) nnti_cache_new(d, t.cache_bytes);
+    return d;
+}
+
+/* ---- about all of them ---- */
+
+NNT_API void nnt_dataset_free(nnt_dataset *d)
+{
+    nnt_allocator a;
+    if (!d) return;
+    a = d->a;
+    if (d->kind && d->kind->release) d->kind->release(d);
+    nnti_free(&a, d->images, d->images_bytes);
+    nnti_free(&a, d->labels, d->labels_bytes);
+    nnti_free(&a, d, sizeof *d);
+}
+
+NNT_API const char *nnt_dataset_error(const nnt_dataset *d) { return d ? d->error.text : "out of memory"; }
+NNT_API int64_t nnt_dataset_count(const nnt_dataset *d) { return d && !d->error.code ? d->reader.count : 0; }
+NNT_API int nnt_dataset_classes(const nnt_dataset *d) { return d && !d->error.code ? d->reader.classes : 0; }
+NNT_API nnt_result nnt_dataset_error_code(const nnt_dataset *d)
+{
+    return d ? (nnt_result)d->error.code : NNT_ERR_MEMORY;
+}
+NNT_API nnt_result nnt_dataset_shape(const nnt_dataset *d, int shape[3])
+{
+    nnt_result r = nnt_dataset_error_code(d);
+    if (!shape) return r ? r : NNT_ERR_ARGUMENT;
+    shape[0] = r ? 0 : d->reader.channels;
+    shape[1] = r ? 0 : d->reader.height;
+    shape[2] = r ? 0 : d->reader.width;
+    return r;
+}
+NNT_API int32_t nnt_dataset_label(const nnt_dataset *d, int64_t index)
+{
+    return index >= 0 && index < nnt_dataset_count(d) && d->kind->label ? d->kind->label(d, index) : -1;
+}
+NNT_API const char *nnt_dataset_class_name(const nnt_dataset *d, int label)
+{
+    if (label < 0 || label >= nnt_dataset_classes(d)) return NULL;
+    if (d->class_names) return d->class_names[label];
+    if (d->known_names) return d->known_names[label];
+    return nnt_dataset_class_name(d->base, label);
+}
+NNT_API size_t nnt_dataset_sample_name(const nnt_dataset *d, int64_t index, char *text, size_t cap)
+{
+    if (cap) text[0] = 0;
+    if (index < 0 || index >= nnt_dataset_count(d)) return 0;
+    if (d->names) return nnti_format(text, cap, "%s/%s/%s", d->root, d->class_names[d->kind->label(d, index)], d->names[index]);
+    if (d->indices) index = d->indices[index];
+    if (d->parts) d = nnti_concat_part(d, &index);
+    else d = d->base;
+    return nnt_dataset_sample_name(d, index, text, cap);
+}
+NNT_API int64_t nnt_dataset_passed_over(const nnt_dataset *d)
+{
+    int64_t sum = d ? d->passed_over : 0;
+    int i;
+    if (d && d->base && !d->parts) return nnt_dataset_passed_over(d->base);
+    for (i = 0; d && i < d->part_count; i++) sum += nnt_dataset_passed_over(d->parts[i]);
+    return sum;
+}
+NNT_API nnt_result nnt_dataset_class_weights(const nnt_dataset *d, float *weights, int count)
+{
+    const int64_t samples = nnt_dataset_count(d);
+    int64_t *found, i;
+    nnt_result r = nnt_dataset_error_code(d);
+    int c;
+    if (r) return r;
+    if (!weights || count < 1 || count != d->reader.classes) return NNT_ERR_ARGUMENT;
+    if (nnt_dataset_label(d, 0) < 0) return NNT_ERR_UNSUPPORTED;
+    found = (int64_t *)nnti_zalloc(&d->a, (size_t)count, sizeof *found);
+    if (!found) return NNT_ERR_MEMORY;
+    for (i = 0; i < samples; i++) {
+        c = (int)nnt_dataset_label(d, i);
+        if (c >= 0) found[c]++;
+        else r = NNT_ERR_UNSUPPORTED;
+    }
+    for (c = 0; c < count; c++) weights[c] = found[c] ? (float)((double)samples / ((double)count * (double)found[c])) : 0;
+    nnti_free(&d->a, found, (size_t)count * sizeof *found);
+    return r;
+}
+
+#ifndef NNT_NO_STDIO
+
+/* ---- a look at what comes out ---- */
+
+static uint8_t *nnti_put_be32(uint8_t *to, uint32_t v)
+{
+    to[0] = (uint8_t)(v >> 24);
+    to[1] = (uint8_t)(v >> 16);
+    to[2] = (uint8_t)(v >> 8);
+    to[3] = (uint8_t)v;
+    return to + 4;
+}
+/* Ends a PNG chunk whose `length` bytes of data end at `to`: its checksum. Returns where the next one begins. */
+static uint8_t *nnti_png_end(uint8_t *to, size_t length)
+{
+    nnti_put_be32(to - length - 8, (uint32_t)length);
+    return nnti_put_be32(to, nnti_crc32(to - length - 4, length + 4));
+}
+/* A PNG of bytes that are not compressed: stored blocks of at most 65535 bytes. rows: height times a 0 and width RGB
+   pixels. Returns its length; to NULL: only that. */
+static size_t nnti_png_write(uint8_t *to, const uint8_t *rows, int height, int width)
+{
+    const size_t n = (size_t)height * (3 * (size_t)width + 1), blocks = (n + 65534) / 65535, data = 2 + 5 * blocks + n + 4;
+    uint32_t a = 1, b = 0;                  /* Adler-32 */
+    uint8_t *p = to;
+    size_t i, k;
+    if (!to) return 8 + 25 + 12 + data + 12;
+    memcpy(p, "\x89PNG\r\n\x1a\n\0\0\0\0IHDR", 16);
+    p = nnti_put_be32(nnti_put_be32(p + 16, (uint32_t)width), (uint32_t)height);
+    memcpy(p, "\x08\x02\0\0\0", 5);
+    p = nnti_png_end(p + 5, 13);
+    memcpy(p, "\0\0\0\0IDAT\x78\x01", 10);
+    p += 10;
+    for (i = 0; i < n; i += k) {
+        k = nnti_min_size(65535, n - i);
+        *p++ = i + k == n;
+        *p++ = (uint8_t)k; *p++ = (uint8_t)(k >> 8); *p++ = (uint8_t)~k; *p++ = (uint8_t)(~k >> 8);
+        memcpy(p, rows + i, k);
+        p += k;
+    }
+    for (i = 0; i < n; i++) { a = (a + rows[i]) % 65521; b = (b + a) % 65521; }
+    p = nnti_png_end(nnti_put_be32(p, b << 16 | a), data);
+    memcpy(p, "\0\0\0\0IEND", 8);
+    return (size_t)(nnti_png_end(p + 8, 0) - to);
+}
+
+enum { NNTI_PREVIEW_GAP = 2 };
+typedef struct nnti_preview_sheet { int rows, columns, height, width; uint8_t *pixels; } nnti_preview_sheet;     /* sizes in pixels */
+
+/* Planes of floats as one cell of the sheet, with what normalisations at the end have done undone. */
+static void nnti_preview_cell(const nnt_dataset *d, const nnti_preview_sheet *sheet, const float *x, int row, int column)
+{
+    const int h = d->reader.height, w = d->reader.width, channels = d->reader.channels;
+    const int top = NNTI_PREVIEW_GAP + row * (h + NNTI_PREVIEW_GAP), left = NNTI_PREVIEW_GAP + column * (w + NNTI_PREVIEW_GAP);
+    int y, i, c, k;
+    for (y = 0; y < h; y++) {
+        uint8_t *to = sheet->pixels + (size_t)(top + y) * (3 * (size_t)sheet->width + 1) + 1 + 3 * (size_t)left;
+        for (i = 0; i < w; i++) for (c = 0; c < 3; c++) {
+            const int from = channels == 3 ? c : 0;
+            double v = (double)x[((int64_t)from * h + y) * w + i];
+            for (k = d->list_count - 1; k >= 0 && nnti_is_value(&d->list[k]); k--) {
+                const nnt_transform *t = &d->list[k];
+                if (t->kind == NNT_TRANSFORM_NORMALIZE) v = v * (double)t->deviation[t->channels == 1 ? 0 : from] + (double)t->mean[t->channels == 1 ? 0 : from];
+            }
+            *to++ = (uint8_t)(nnti_cut(v, 1) * 255 + 0.5);
+        }
+    }
+}
+static nnt_result nnti_preview_fill(nnt_dataset *d, nnti_reading *r, const nnti_preview_sheet *sheet, float *x)
+{
+    int row, column;
+    for (row = 0; row < sheet->rows; row++) for (column = 0; column < sheet->columns; column++) {
+        const int64_t index = d->reader.count * row / sheet->rows;
+        nnti_sample s;
+        memset(&s, 0, sizeof s);
+        s.target = d->reader.target_size ? x + d->sample : NULL;
+        r->epoch = column;
+        if (nnti_read_planes(d, r, index, x, &s)) return (nnt_result)r->error.code;
+        nnti_preview_cell(d, sheet, x, row, column);
+    }
+    return NNT_OK;
+}
+static nnt_result nnti_preview_write(nnti_reading *r, const nnti_preview_sheet *sheet, const char *path)
+{
+    const size_t bytes = nnti_png_write(NULL, NULL, sheet->height, sheet->width);
+    uint8_t *png = (uint8_t *)nnti_alloc(&r->a, bytes);
+    FILE *f;
+    int whole;
+    if (!png) return nnti_set_error(&r->error, NNT_ERR_MEMORY, "no memory for a PNG of %z bytes", bytes);
+    nnti_png_write(png, sheet->pixels, sheet->height, sheet->width);
+    f = fopen(path, "wb");
+    whole = f && fwrite(png, 1, bytes, f) == bytes;
+    if (f && fclose(f)) whole = 0;
+    nnti_free(&r->a, png, bytes);
+    return whole ? NNT_OK : nnti_set_error(&r->error, NNT_ERR_FILE, "'%s' can't be %s", path, f ? "written to its end" : "created");
+}
+static nnt_result nnti_preview(nnt_dataset *d, nnti_reading *r, const char *path, nnt_preview_desc p)
+{
+    nnti_error *e = &r->error;
+    const size_t values = (size_t)(d->sample + d->reader.target_size);
+    nnti_preview_sheet sheet;
+    int64_t height, width;
+    size_t bytes;
+    float *x;
+    sheet.rows = p.rows ? p.rows : 4;
+    sheet.columns = p.columns ? p.columns : 6;
+    if (!path || sheet.rows < 1 || sheet.columns < 1)
+        return nnti_set_error(e, NNT_ERR_ARGUMENT, "path %s, %d rows, %d columns; a path and at least one of each is needed",
+                              path ? path : "NULL", p.rows, p.columns);
+    if (!d->sample) return nnti_set_error(e, NNT_ERR_SHAPE, "the samples have no size known beforehand; use nnt_dataset_transform");
+    height = nnti_mul64(sheet.rows, (int64_t)d->reader.height + NNTI_PREVIEW_GAP) + NNTI_PREVIEW_GAP;
+    width = nnti_mul64(sheet.columns, (int64_t)d->reader.width + NNTI_PREVIEW_GAP) + NNTI_PREVIEW_GAP;
+    if (height > 1 << 16 || width > 1 << 16 || height * (3 * width + 1) > 1 << 30)
+        return nnti_set_error(e, NNT_ERR_ARGUMENT, "%d x %d pictures make a sheet of %I x %I pixels; take fewer", sheet.rows, sheet.columns,
+                              width, height);
+    sheet.height = (int)height;
+    sheet.width = (int)width;
+    bytes = (size_t)sheet.height * (3 * (size_t)sheet.width + 1);
+    sheet.pixels = (uint8_t *)nnti_zalloc(&r->a, bytes, 1);
+    x = (float *)nnti_zalloc(&r->a, values, sizeof *x);
+    if (!sheet.pixels || !x) nnti_set_error(e, NNT_ERR_MEMORY, "no memory for a sheet of %I x %I pixels", width, height);
+    else if (!nnti_preview_fill(d, r, &sheet, x)) nnti_preview_write(r, &sheet, path);
+    nnti_free(&r->a, sheet.pixels, bytes);
+    nnti_free(&r->a, x, values * sizeof *x);
+    return (nnt_result)e->code;
+}
+NNT_API nnt_result nnt_augment_preview(nnt_dataset *d, const char *path, nnt_preview_desc p, char *why, size_t cap)
+{
+    nnt_result code = nnt_dataset_error_code(d);
+    nnti_reading r;
+    if (why && cap) nnti_format(why, cap, "%s", nnt_dataset_error(d));
+    if (code) return code;
+    nnti_reading_init(&r, &d->a);
+    r.seed = p.seed;
+    code = nnti_preview(d, &r, path, p);
+    if (why && cap && code) nnti_format(why, cap, "augment_preview: %s", r.error.text);
+    nnti_reading_free(&r);
+    return code;
+}
+#endif
+
+/* ============================================================================
+   >>loader    Batches of a dataset, made ahead by worker threads
+   All memory but what pictures are decoded and transformed in is taken at creation. Tickets number the batches over all
+   epochs; the batch of ticket t is made in slot t % slots and given out in the order of tickets, so neither content nor
+   order depends on the workers.
+   ============================================================================ */
+
+/* A worker makes whole batches, not single samples: the threads meet only twice a batch, and of several bad samples it
+   is always the batch's first that is reported. */
+enum { NNTI_SKIPPED_WHY = 100 };            /* sentences kept */
+typedef struct nnti_skip_text { char text[256]; } nnti_skip_text;
+
+typedef struct nnti_slot {
+    float     *x;
+    int32_t   *labels;                      /* NULL when the dataset has none; targets too */
+    float     *targets;
+    int64_t   *indices;
+    int        count;
+    int64_t    epoch;                       /* whose chances are drawn */
+    int64_t   *bad;                         /* samples left out, and why; NULL unless on_bad is SKIP */
+    nnti_skip_text *bad_why;
+    int        bad_count;
+    int64_t    ticket;                      /* of the batch that is finished here; -1: none */
+    nnti_error error;                       /* what happened to it */
+} nnti_slot;
+
+typedef struct nnti_loader_thread { nnt_loader *loader; nnti_reading reading; nnti_thread thread; } nnti_loader_thread;
+
+struct nnt_loader {
+    nnt_allocator   a;
+    nnti_error      error;                  /* the last one */
+    int             broken;                 /* creation failed, error says why */
+    nnt_dataset    *dataset;
+    nnt_loader_desc desc;
+    int64_t         batches;                /* an epoch */
+    int             rows;                   /* samples that a slot has room for */
+
+    nnti_slot      *slots;
+    int             slot_count;             /* finished or in work at most slot_count - 1: the caller holds one */
+    void           *memory;                 /* all slots' arrays */
+    size_t          memory_bytes;
+    int64_t        *order;                  /* shuffled indices of epoch order_epoch; NULL: not shuffled */
+
+    int64_t         epoch, batch;           /* what nnt_loader_next gives next */
+    int64_t         given;                  /* batches since the epoch's first one; -1: it did not begin there */
+    double          wait_seconds;
+
+    uint8_t        *skipped;                /* a bit a sample; NULL unless on_bad is SKIP */
+    nnti_skip_text *skipped_why;
+    int64_t         skipped_count;
+
+    nnti_mutex      mutex;                  /* guards from here on */
+    nnti_cond       work, news;             /* for workers: there may be work; for the caller: something was finished */
+    int             sync_count;             /* of the three, those that were made */
+    int64_t         taken, claimed;         /* next ticket for the caller, for the workers */
+    int64_t         claim_epoch, claim_batch;   /* what ticket `claimed` will be */
+    int64_t         order_epoch;
+    int             shuffling;              /* a worker is writing order: nobody may claim */
+    int             active;                 /* workers outside of the mutex */
+    int             halted;                 /* a batch failed: no more are made until the rewind */
+    int             quit;
+    int             cancel;                 /* atomic: what is in work is not wanted any more */
+    nnti_loader_thread *threads;            /* at least one: the caller reads with the first's memory when none runs */
+    int             started;                /* 0: batches are made in nnt_loader_next */
+    nnti_page      *page;                   /* a profile's, or NULL */
+};
+
 /* ---- making batches ---- */
 
-static nnt_result nnti_read_sample(const nnt_dataset *d, nnti_slot *s, int row)
+/* Sample `index` into a row of the slot; r->error says what is wrong with it. */
+static nnt_result nnti_read_sample(const nnt_dataset *d, nnti_reading *r, nnti_slot *s, int row, int64_t index)
 {
-    const nnt_reader_desc *r = &d->reader;
-    int64_t index = s->indices[row];
-    float *target = s->targets ? s->targets + (size_t)row * (size_t)r->target_size : NULL;
-    int32_t label = -1;                     /* so that a reader which gives none is found out */
-    char why[NNTI_ERROR_TEXT - 64];
-    nnt_result result;
-    why[0] = 0;
-    result = r->read_fn(r->user, index, s->x + (size_t)row * (size_t)d->sample, &label, target, why, sizeof why);
-    nnti_lap(&s->laps, NNTI_STAGE_READ);
-    why[sizeof why - 1] = 0;
-    if (result)
-        return nnti_set_error(&s->error, result, "loader: sample %I: %s", index,
-                              why[0] ? why : nnt_result_name(result));
-    if (!s->labels) return NNT_OK;
-    s->labels[row] = label;
-    return nnti_check_label(&s->error, "loader", index, label, r->classes);
+    nnti_sample sample;
+    memset(&sample, 0, sizeof sample);
+    sample.label = -1;                      /* so that a reader which gives none is found out */
+    sample.target = s->targets ? s->targets + (size_t)row * (size_t)d->reader.target_size : NULL;
+    nnti_clear_error(&r->error);
+    if (nnti_read_planes(d, r, index, s->x + (size_t)row * (size_t)d->sample, &sample)) return (nnt_result)r->error.code;
+    nnti_lap(&r->laps, NNTI_STAGE_READ);    /* what no kind gave to a stage */
+    s->indices[row] = index;
+    if (s->labels) s->labels[row] = sample.label;
+    return NNT_OK;
+}
+/* The fault lies in the sample, not in the program or the machine. */
+static int nnti_is_bad_sample(nnt_result code)
+{
+    return code == NNT_ERR_FILE || code == NNT_ERR_FORMAT || code == NNT_ERR_DATA || code == NNT_ERR_UNSUPPORTED;
+}
+/* Reads the slot's samples; bad ones are left out when that was asked for, and those behind them move up. Returns how many
+   were tried. */
+static int nnti_fill_slot(const nnt_loader *l, nnti_reading *r, nnti_slot *s)
+{
+    const int wanted = s->count;
+    int i, row = 0;
+    r->seed = l->desc.seed;
+    r->epoch = s->epoch;
+    for (i = 0; i < wanted && !s->error.code && !nnti_atomic_load(&l->cancel); i++) {
+        const int64_t index = s->indices[i];
+        nnt_result code = nnti_read_sample(l->dataset, r, s, row, index);
+        if (!code && s->labels) code = nnti_check_label(&s->error, "loader", index, s->labels[row], l->dataset->reader.classes);
+        else if (code && s->bad && nnti_is_bad_sample(code)) {
+            s->bad[s->bad_count] = index;
+            nnti_format(s->bad_why[s->bad_count++].text, sizeof s->bad_why->text, "sample %I: %s", index, r->error.text);
+        } else if (code) nnti_set_error(&s->error, code, "loader: sample %I: %s", index, r->error.text);
+        row += !code;
+    }
+    if (s->bad) s->count = row;
+    return i;
 }
 
 /* Takes a ticket: the next batch's indices into its slot. With the mutex, and order being that of claim_epoch. */
@@ -15669,47 +18243,46 @@ static nnti_slot *nnti_loader_claim(nnt_loader *l)
     int64_t first = l->claim_batch * l->desc.batch, i;
     s->count = (int)nnti_min64(l->desc.batch, l->dataset->reader.count - first);
     for (i = 0; i < s->count; i++) s->indices[i] = l->order ? l->order[first + i] : first + i;
+    s->epoch = l->claim_epoch;
+    s->bad_count = 0;
     nnti_clear_error(&s->error);
     if (++l->claim_batch == l->batches) { l->claim_batch = 0; l->claim_epoch++; }
     return s;
 }
-static void nnti_loader_make_order(nnt_loader *l, int worker)
+static void nnti_loader_make_order(nnt_loader *l, nnti_reading *r)
 {
     int64_t epoch = l->claim_epoch;
-    nnti_laps laps;
     int done;
-    nnti_laps_begin(&laps, nnti_page_on(l->page));
+    nnti_laps_begin(&r->laps, nnti_page_on(l->page));
     l->shuffling = 1;
     nnti_unlock(&l->mutex);
     done = nnti_shuffle(l->order, l->dataset->reader.count, l->desc.seed, epoch, &l->cancel);
-    nnti_lap(&laps, NNTI_STAGE_SHUFFLE);
+    nnti_lap(&r->laps, NNTI_STAGE_SHUFFLE);
     nnti_lock(&l->mutex);
-    nnti_page_work(l->page, worker, &laps, 0);
+    nnti_page_work(l->page, r->worker, &r->laps, 0);
     l->order_epoch = done ? epoch : -1;
     l->shuffling = 0;
     nnti_cond_broadcast(&l->work);
 }
-static void nnti_loader_make_batch(nnt_loader *l, int worker)
+static void nnti_loader_make_batch(nnt_loader *l, nnti_reading *r)
 {
     int64_t ticket = l->claimed;
     nnti_slot *s = nnti_loader_claim(l);
-    int i;
-    nnti_laps_begin(&s->laps, nnti_page_on(l->page));
+    int tried;
+    nnti_laps_begin(&r->laps, nnti_page_on(l->page));
     nnti_unlock(&l->mutex);
-    for (i = 0; i < s->count && !s->error.code && !nnti_atomic_load(&l->cancel); i++)
-        nnti_read_sample(l->dataset, s, i);
+    tried = nnti_fill_slot(l, r, s);
     nnti_lock(&l->mutex);
-    nnti_page_work(l->page, worker, &s->laps, i);
+    nnti_page_work(l->page, r->worker, &r->laps, tried);
     s->ticket = ticket;
     if (s->error.code) l->halted = 1;
 }
-/* One piece of work: the order of an epoch that begins, or a batch. Called with the mutex, which is free meanwhile.
-   worker: from 1 on, 0 the thread that wants the batch. */
-static void nnti_loader_make(nnt_loader *l, int worker)
+/* One piece of work: the order of an epoch that begins, or a batch. Called with the mutex, which is free meanwhile. */
+static void nnti_loader_make(nnt_loader *l, nnti_reading *r)
 {
     l->active++;
-    if (l->order && l->order_epoch != l->claim_epoch) nnti_loader_make_order(l, worker);
-    else nnti_loader_make_batch(l, worker);
+    if (l->order && l->order_epoch != l->claim_epoch) nnti_loader_make_order(l, r);
+    else nnti_loader_make_batch(l, r);
     l->active--;
     nnti_cond_broadcast(&l->news);
 }
@@ -15720,12 +18293,12 @@ static int nnti_loader_has_work(const nnt_loader *l)
 }
 static void nnti_loader_main(void *arg)
 {
-    nnt_loader *l = (nnt_loader *)arg;
-    int worker;
+    nnti_loader_thread *own = (nnti_loader_thread *)arg;
+    nnt_loader *l = own->loader;
+    nnti_decoder_thread();
     nnti_lock(&l->mutex);
-    worker = ++l->numbered;
     while (!l->quit) {
-        if (nnti_loader_has_work(l)) nnti_loader_make(l, worker);
+        if (nnti_loader_has_work(l)) nnti_loader_make(l, &own->reading);
         else nnti_cond_wait(&l->work, &l->mutex);
     }
     nnti_unlock(&l->mutex);
@@ -15755,6 +18328,11 @@ static nnt_result nnti_loader_check(nnt_loader *l)
     if (d->prefetch < 0 || d->prefetch == INT_MAX)
         return nnti_set_error(e, NNT_ERR_ARGUMENT, "loader: prefetch is %d; 0 (the usual) or a number of batches is "
                               "possible", d->prefetch);
+    if (d->on_bad != NNT_ON_BAD_ERROR && d->on_bad != NNT_ON_BAD_SKIP)
+        return nnti_set_error(e, NNT_ERR_ARGUMENT, "loader: on_bad is %d; NNT_ON_BAD_ERROR or NNT_ON_BAD_SKIP is possible", d->on_bad);
+    if (!l->dataset->sample)
+        return nnti_set_error(e, NNT_ERR_SHAPE, "loader: the samples have no size known beforehand; bring them to one with "
+                              "nnt_dataset_transform%s%s", l->dataset->unread.code ? ". The first one: " : "", l->dataset->unread.text);
     if (d->drop_last && count < d->batch)
         return nnti_set_error(e, NNT_ERR_ARGUMENT, "loader: drop_last with %I samples and batch %d leaves no batch; "
                               "make the batch smaller or keep the last one", count, d->batch);
@@ -15784,18 +18362,29 @@ static nnt_result nnti_loader_take_memory(nnt_loader *l)
 {
     const nnt_reader_desc *r = &l->dataset->reader;
     int64_t sample = l->dataset->sample, labels = r->classes > 0, targets = r->target_size;
+    int64_t skips = l->desc.on_bad == NNT_ON_BAD_SKIP;
     size_t slot = 0;
     char *at;
-    int i;
+    int i, threads = nnti_max(1, l->desc.workers);
     if (nnti_add_rows(&slot, l->rows, sample, sizeof(float)) && nnti_add_rows(&slot, l->rows, labels, sizeof(int32_t))
         && nnti_add_rows(&slot, l->rows, targets, sizeof(float)) && nnti_add_rows(&slot, l->rows, 1, sizeof(int64_t))
+        && nnti_add_rows(&slot, l->rows, skips, sizeof(int64_t)) && nnti_add_rows(&slot, l->rows, skips, sizeof(nnti_skip_text))
         && nnti_mul_size(slot, (size_t)l->slot_count, &l->memory_bytes))
         l->memory = nnti_alloc(&l->a, l->memory_bytes);
     l->slots = (nnti_slot *)nnti_zalloc(&l->a, (size_t)l->slot_count, sizeof *l->slots);
     if (l->desc.shuffle && (uint64_t)r->count <= SIZE_MAX / sizeof *l->order)
         l->order = (int64_t *)nnti_zalloc(&l->a, (size_t)r->count, sizeof *l->order);
-    if (l->desc.workers) l->threads = (nnti_thread *)nnti_zalloc(&l->a, (size_t)l->desc.workers, sizeof *l->threads);
-    if (!l->memory || !l->slots || (l->desc.shuffle && !l->order) || (l->desc.workers && !l->threads))
+    l->threads = (nnti_loader_thread *)nnti_zalloc(&l->a, (size_t)threads, sizeof *l->threads);
+    for (i = 0; l->threads && i < threads; i++) {
+        l->threads[i].loader = l;
+        nnti_reading_init(&l->threads[i].reading, &l->a);
+        l->threads[i].reading.worker = l->desc.workers ? i + 1 : 0;
+    }
+    if (skips) {
+        l->skipped = (uint8_t *)nnti_zalloc(&l->a, (size_t)(r->count / 8 + 1), 1);
+        l->skipped_why = (nnti_skip_text *)nnti_zalloc(&l->a, NNTI_SKIPPED_WHY, sizeof *l->skipped_why);
+    }
+    if (!l->memory || !l->slots || (l->desc.shuffle && !l->order) || !l->threads || (skips && (!l->skipped || !l->skipped_why)))
         return nnti_set_error(&l->error, NNT_ERR_MEMORY, "loader: no memory for %d batches of %d samples; make batch "
                               "or prefetch smaller", l->slot_count, l->rows);
     at = (char *)l->memory;
@@ -15805,6 +18394,8 @@ static nnt_result nnti_loader_take_memory(nnt_loader *l)
         s->labels = (int32_t *)nnti_carve_rows(&at, l->rows, labels, sizeof(int32_t));
         s->targets = (float *)nnti_carve_rows(&at, l->rows, targets, sizeof(float));
         s->indices = (int64_t *)nnti_carve_rows(&at, l->rows, 1, sizeof(int64_t));
+        s->bad = (int64_t *)nnti_carve_rows(&at, l->rows, skips, sizeof(int64_t));
+        s->bad_why = (nnti_skip_text *)nnti_carve_rows(&at, l->rows, skips, sizeof(nnti_skip_text));
         s->ticket = -1;
     }
     return NNT_OK;
@@ -15818,8 +18409,9 @@ static nnt_result nnti_loader_start(nnt_loader *l)
     if (l->sync_count == 1 && nnti_cond_init(&l->work)) l->sync_count = 2;
     if (l->sync_count == 2 && nnti_cond_init(&l->news)) l->sync_count = 3;
     if (l->sync_count < 3) return nnti_set_error(&l->error, NNT_ERR_MEMORY, "loader: the system has no mutex left");
-    while (l->started < l->desc.workers && nnti_thread_start(&l->threads[l->started], nnti_loader_main, l))
-        l->started++;
+    while (l->started < l->desc.workers
+           && nnti_thread_start(&l->threads[l->started].thread, nnti_loader_main, &l->threads[l->started])) l->started++;
+    if (!l->started) l->threads[0].reading.worker = 0;
     return NNT_OK;
 }
 
@@ -15850,14 +18442,17 @@ NNT_API void nnt_loader_free(nnt_loader *l)
         l->quit = 1;
         nnti_cond_broadcast(&l->work);
         nnti_unlock(&l->mutex);
-        for (i = 0; i < l->started; i++) nnti_thread_join(&l->threads[i]);
+        for (i = 0; i < l->started; i++) nnti_thread_join(&l->threads[i].thread);
     }
     if (l->page) nnti_page_orphan(l->page);
     if (l->sync_count > 2) nnti_cond_destroy(&l->news);
     if (l->sync_count > 1) nnti_cond_destroy(&l->work);
     if (l->sync_count > 0) nnti_mutex_destroy(&l->mutex);
     a = l->a;
-    nnti_free(&a, l->threads, (size_t)l->desc.workers * sizeof *l->threads);
+    for (i = 0; l->threads && i < nnti_max(1, l->desc.workers); i++) nnti_reading_free(&l->threads[i].reading);
+    nnti_free(&a, l->threads, (size_t)nnti_max(1, l->desc.workers) * sizeof *l->threads);
+    if (l->skipped) nnti_free(&a, l->skipped, (size_t)(l->dataset->reader.count / 8 + 1));
+    nnti_free(&a, l->skipped_why, NNTI_SKIPPED_WHY * sizeof *l->skipped_why);
     if (l->order) nnti_free(&a, l->order, (size_t)l->dataset->reader.count * sizeof *l->order);
     nnti_free(&a, l->slots, (size_t)l->slot_count * sizeof *l->slots);
     nnti_free(&a, l->memory, l->memory_bytes);
@@ -15888,7 +18483,7 @@ static nnti_slot *nnti_loader_take(nnt_loader *l)
     nnti_lock(&l->mutex);
     while (s->ticket != l->taken) {
         if (l->started) nnti_cond_wait(&l->news, &l->mutex);
-        else nnti_loader_make(l, 0);
+        else nnti_loader_make(l, &l->threads[0].reading);
     }
     if (!s->error.code) {
         l->taken++;                         /* gives the slot before this one back to the workers */
@@ -15901,6 +18496,34 @@ static nnti_slot *nnti_loader_take(nnt_loader *l)
     return s;
 }
 
+NNT_API int64_t nnt_loader_skipped(const nnt_loader *l) { return l ? l->skipped_count : 0; }
+NNT_API const char *nnt_loader_skipped_why(const nnt_loader *l, int i)
+{
+    return l && l->skipped_why && i >= 0 && i < l->skipped_count && i < NNTI_SKIPPED_WHY ? l->skipped_why[i].text : NULL;
+}
+/* Counts the samples that the slot's batch comes without, each once over all epochs. */
+static void nnti_loader_count_skipped(nnt_loader *l, const nnti_slot *s)
+{
+    int i;
+    for (i = 0; i < s->bad_count; i++) {
+        const int64_t index = s->bad[i];
+        const uint8_t bit = (uint8_t)(1 << (index & 7));
+        if (l->skipped[index >> 3] & bit) continue;
+        l->skipped[index >> 3] |= bit;
+        if (l->skipped_count < NNTI_SKIPPED_WHY) l->skipped_why[l->skipped_count] = s->bad_why[i];
+        l->skipped_count++;
+    }
+}
+static nnt_result nnti_loader_end_epoch(nnt_loader *l)
+{
+    const int64_t given = l->given;
+    l->batch = 0;
+    l->epoch++;
+    l->given = 0;
+    if (given || !l->skipped_count) return NNT_OK;
+    return nnti_set_error(&l->error, NNT_ERR_DATA, "loader: not one sample of epoch %I could be read; %s", l->epoch - 1, l->skipped_why[0].text);
+}
+
 NNT_API nnt_result nnt_loader_next(nnt_loader *l, nnt_batch *out)
 {
     nnti_slot *s;
@@ -15908,17 +18531,17 @@ NNT_API nnt_result nnt_loader_next(nnt_loader *l, nnt_batch *out)
     if (!l) return NNT_ERR_MEMORY;
     if (l->broken) return (nnt_result)l->error.code;
     if (!out) return nnti_set_error(&l->error, NNT_ERR_ARGUMENT, "loader_next: out is NULL");
-    if (l->batch == l->batches) {
-        l->batch = 0;
-        l->epoch++;
-        return NNT_OK;
-    }
-    s = nnti_loader_take(l);
-    if (s->error.code) {
-        l->error = s->error;
-        return (nnt_result)l->error.code;
-    }
-    l->batch++;
+    do {
+        if (l->batch == l->batches) return nnti_loader_end_epoch(l);
+        s = nnti_loader_take(l);
+        if (s->error.code) {
+            l->error = s->error;
+            return (nnt_result)l->error.code;
+        }
+        l->batch++;
+        if (s->bad_count) nnti_loader_count_skipped(l, s);
+    } while (s->count == 0);
+    if (l->given >= 0) l->given++;
     out->x = s->x;
     out->labels = s->labels;
     out->targets = s->targets;
@@ -15944,6 +18567,7 @@ static void nnti_loader_move(nnt_loader *l, uint64_t seed, int64_t epoch, int64_
     nnti_unlock(&l->mutex);
     l->epoch = epoch;
     l->batch = batch;
+    l->given = batch ? -1 : 0;
     nnti_clear_error(&l->error);
 }
 static nnt_result nnti_loader_check_move(nnt_loader *l, const char *where, int64_t epoch, int64_t batch)
@@ -16358,7 +18982,6 @@ static nnt_result nnti_get_loss(nnt_net *net, int program, nnt_loss *out, const 
 {
     return nnti_download(net, program, out, nnti_value_address(net, program, net->plan.loss[program]), sizeof *out, where);
 }
-static double nnti_max_double(double a, double b) { return a > b ? a : b; }
 static double nnti_mean_loss(const nnt_loss *l) { return l->weight > 0 ? l->sum / l->weight : 0; }
 
 static int nnti_accumulates(const nnt_net *net) { return nnti_max(1, net->desc.optimizer.accumulate); }
