@@ -15182,28 +15182,28 @@ static uint32_t nnti_be32(const uint8_t *p)
 /* ---- folders ---- */
 
 enum { NNTI_ENTRY_UNKNOWN, NNTI_ENTRY_FILE, NNTI_ENTRY_FOLDER, NNTI_ENTRY_OTHER };
-enum { NNTI_PATH = 4096 };                  /* of files in folders, with the final 0 */
+enum { NNTI_PATH_BYTES = 4096 };            /* of files in folders, with the final 0 */
 
 /* Tells a folder from others, to notice links that lead back. */
 typedef struct nnti_identity { uint64_t device, number; } nnti_identity;
 
 #if defined(NNTI_WINDOWS)
-typedef struct nnti_listing { HANDLE find; WIN32_FIND_DATAW found; int first; char name[NNTI_PATH]; } nnti_listing;
+typedef struct nnti_listing { HANDLE find; WIN32_FIND_DATAW found; int first; char name[NNTI_PATH_BYTES]; } nnti_listing;
 
 static int nnti_wide_path(wchar_t *to, const char *path)
 {
-    return MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, to, NNTI_PATH);
+    return MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, to, NNTI_PATH_BYTES);
 }
 static FILE *nnti_open_to_read(const char *path)
 {
-    wchar_t wide[NNTI_PATH];
+    wchar_t wide[NNTI_PATH_BYTES];
     if (!nnti_wide_path(wide, path)) { errno = ENOENT; return NULL; }
     return _wfopen(wide, L"rb");
 }
 static int nnti_list_open(nnti_listing *l, const char *path)
 {
-    char pattern[NNTI_PATH];
-    wchar_t wide[NNTI_PATH];
+    char pattern[NNTI_PATH_BYTES];
+    wchar_t wide[NNTI_PATH_BYTES];
     if (nnti_format(pattern, sizeof pattern, "%s/*", path) >= sizeof pattern || !nnti_wide_path(wide, pattern)) {
         errno = ENOENT;
         return 0;
@@ -15218,7 +15218,7 @@ static const char *nnti_list_next(nnti_listing *l, int *kind)
     errno = 0;
     if (!l->first && !FindNextFileW(l->find, &l->found)) return NULL;
     l->first = 0;
-    if (!WideCharToMultiByte(CP_UTF8, 0, l->found.cFileName, -1, l->name, NNTI_PATH, NULL, NULL)) l->name[0] = 0;
+    if (!WideCharToMultiByte(CP_UTF8, 0, l->found.cFileName, -1, l->name, NNTI_PATH_BYTES, NULL, NULL)) l->name[0] = 0;
     *kind = l->found.dwFileAttributes & FILE_ATTRIBUTE_DIRECTORY ? NNTI_ENTRY_FOLDER : NNTI_ENTRY_FILE;
     return l->name;
 }
@@ -15226,7 +15226,7 @@ static void nnti_list_close(nnti_listing *l) { FindClose(l->find); }
 
 static int nnti_path_kind(const char *path, nnti_identity *id)
 {
-    wchar_t wide[NNTI_PATH];
+    wchar_t wide[NNTI_PATH_BYTES];
     BY_HANDLE_FILE_INFORMATION info;
     HANDLE h = INVALID_HANDLE_VALUE;
     int known;
@@ -17183,7 +17183,7 @@ NNT_API nnt_dataset *nnt_dataset_cifar(const char *const *paths, int count, int 
 enum { NNTI_FOLDER_DEPTH = 64 };
 typedef struct nnti_scan {
     nnt_dataset  *d;
-    char          path[NNTI_PATH];
+    char          path[NNTI_PATH_BYTES];
     size_t        length, used, inside;     /* of path; of text; where in path names within the class folder begin */
     int64_t       files;
     int           depth;
@@ -17420,7 +17420,7 @@ static nnt_result nnti_read_into(nnti_reading *r, const char *path, size_t limit
 }
 static nnt_result nnti_folder_picture(const nnt_dataset *d, nnti_reading *r, int64_t index, nnti_sample *s)
 {
-    char path[NNTI_PATH], text[NNTI_PATH_TEXT];
+    char path[NNTI_PATH_BYTES], text[NNTI_PATH_TEXT];
     size_t bytes;
     nnt_result code;
     nnti_error cause;
