@@ -1,4 +1,4 @@
-/* nntrain.h - v0.1.0 - trains convolutional networks on the CPU - license at the end
+/* nntrain.h - v0.1.0 - trains convolutional networks on the CPU, and with nntrain_cuda.cu on a GPU - license at the end
 
    A library in one file for programs in C99 or C++11 and later: describe a net, compile it, train it, save it.
 

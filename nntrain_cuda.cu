@@ -6,8 +6,8 @@
        build.device = "cuda";
 
    The object has to be linked itself: from a static library nothing would pull it in, since it is nobody's callee. It
-   registers its backend when the program starts. It needs the CUDA Toolkit 11.4 or newer and a card of compute
-   capability 7.5 (Turing) or newer, and does without NNT_STATIC.
+   registers its backend when the program starts. It needs the CUDA Toolkit 12 or newer, a card of compute
+   capability 7.5 (Turing) or newer, and a program without NNT_STATIC.
 
    CONFIGURATION
      NNT_CUDA_CHUNK      (32 << 20)   bytes of a column matrix that lies in memory at one time; see >>conv
@@ -83,13 +83,14 @@ enum {
     NNTI_CUDA_FETCH = 64                    /* bytes that can be fetched ahead of their download */
 };
 
-/* What kernels read that changes from step to step. */
-struct nnti_cuda_now { uint64_t seed, step; };
+/* What kernels read that changes from step to step, and from part to part of a batch that comes in parts: first is the
+   number of this run's first sample in its batch. */
+struct nnti_cuda_now { uint64_t seed, step; int64_t first; };
 
 /* A list of ops as a graph, and what would make it another one. exec NULL: seen once, not captured yet. */
 struct nnti_cuda_graph {
     const nnt_op *ops;
-    int count, samples, accumulate;
+    int count, samples, whole, accumulate;
     float loss_scale;
     uint64_t used;                          /* when, for replacing the oldest; 0: a free place */
     cudaGraphExec_t exec;
@@ -187,7 +188,7 @@ void nnti_cuda_say_rest(nnti_cuda *d, const nnt_op *op)
     (void)cudaGetLastError();
     d->dead = 1;
     if (!op && d->replayed) {
-        nnti_cuda_put(d->text, ", somewhere from ");
+        nnti_cuda_put(d->text, ", in a kernel from ");
         nnti_cuda_put_layer(d->text, &d->replayed[0]);
         nnti_cuda_put(d->text, " to ");
         nnti_cuda_put_layer(d->text, &d->replayed[d->replayed_count - 1]);
@@ -414,18 +415,20 @@ int nnti_cuda_parts(int64_t items, int64_t length)
 /* Room for the parts of any number of items: more than one part each is made of 512 items at most. */
 size_t nnti_cuda_reduce_bytes(int64_t length) { return length > 4096 ? 1024 * sizeof(nnti_cuda_sums) : 0; }
 
-/* partial: nnti_cuda_reduce_bytes(length) bytes. */
-template <class F> nnt_result nnti_cuda_run_reduce(nnti_cuda *d, const nnt_op *op, F f, int items, int64_t length, void *partial)
+template <class F> nnt_result nnti_cuda_run_parts(nnti_cuda *d, const nnt_op *op, F f, int items, int64_t length, int parts, nnti_cuda_sums *partial)
 {
-    const int parts = nnti_cuda_parts(items, length);
-    nnti_cuda_sums *p = (nnti_cuda_sums *)partial;
     NNT_LAUNCH((nnti_cuda_reduce<F>), dim3((unsigned)items, (unsigned)parts), NNTI_CUDA_THREADS, 0, d->stream,
-               f, length, (length + parts - 1) / parts, p);
+               f, length, (length + parts - 1) / parts, partial);
     NNTI_CUDA_DO(nnti_cuda_launched(d, op));
     if (parts == 1) return NNT_OK;
     NNT_LAUNCH((nnti_cuda_finish<F>), (unsigned)((items + NNTI_CUDA_THREADS - 1) / NNTI_CUDA_THREADS), NNTI_CUDA_THREADS, 0,
-               d->stream, f, items, parts, p);
+               d->stream, f, items, parts, partial);
     return nnti_cuda_launched(d, op);
+}
+/* partial: nnti_cuda_reduce_bytes(length) bytes. */
+template <class F> nnt_result nnti_cuda_run_reduce(nnti_cuda *d, const nnt_op *op, F f, int items, int64_t length, void *partial)
+{
+    return nnti_cuda_run_parts(d, op, f, items, length, nnti_cuda_parts(items, length), (nnti_cuda_sums *)partial);
 }
 
 /* ---- shapes ---- */
@@ -448,7 +451,7 @@ int nnti_cuda_relu(const nnt_op *op) { return (op->flags & NNT_OPF_RELU) != 0; }
 int nnti_cuda_adds(const nnt_op *op) { return (op->flags & NNT_OPF_ACCUMULATE) != 0; }
 
 /* What the functions of ops are given beside device and op. */
-struct nnti_cuda_job { int count, accumulate; float loss_scale; const nnt_run *run; };
+struct nnti_cuda_job { int count, whole, accumulate; float loss_scale; const nnt_run *run; };      /* whole: samples of the batch */
 
 /* What every gradient does with a finished value of gx: adds it when asked to, and masks it. Mask and gx are read where
    gx is written, so they may be the same. */
@@ -857,13 +860,12 @@ struct nnti_cuda_salt_slope {
         return word < salt || (b.clamp && !(x > b.low && x < b.high)) ? 0 : gy;
     }
 };
-/* to[e] = F of x[e], gy[e] and the number of element e. Threads: `blocks` a sample. now NULL: step 0. */
+/* to[e] = F of x[e], gy[e] and the number of element e. Threads: `blocks` a sample. */
 template <class F> struct nnti_cuda_random_each {
     F f;
     float *to;
     const float *x, *gy;                    /* NULL: zeros */
     const nnti_cuda_now *now;
-    uint64_t seed;                          /* without now */
     uint32_t stream;
     nnti_cuda_divisor blocks;
     int64_t size;                           /* values of a sample */
@@ -874,7 +876,7 @@ template <class F> struct nnti_cuda_random_each {
         const int64_t first = (int64_t)block * 4, at = (int64_t)sample * size + first;
         uint32_t c[4];
         float r[4] = { 0, 0, 0, 0 };
-        nnti_cuda_philox(c, now ? now->seed : seed, now ? now->step : 0, stream, (uint32_t)sample, block);
+        nnti_cuda_philox(c, now->seed, now->step, stream, (uint32_t)(now->first + (int64_t)sample), block);
         if ((int)F::KIND != (int)NNTI_CUDA_BITS) nnti_cuda_draw<F::KIND>(c, r);
         if (size % 4 == 0) {
             const float4 v = nnti_cuda_get4(x, at / 4), g = nnti_cuda_get4(gy, at / 4);
@@ -894,7 +896,6 @@ template <class F> nnt_result nnti_cuda_run_random(nnti_cuda *d, const nnt_op *o
     e.x = nnti_cuda_in(op, x);
     e.gy = gy < 0 ? NULL : nnti_cuda_in(op, gy);
     e.now = d->now;
-    e.seed = 0;
     e.stream = op->stream;
     e.size = nnti_cuda_in_size(op);
     e.blocks = nnti_cuda_divide_by((e.size + 3) / 4);
@@ -981,9 +982,10 @@ nnti_cuda_product nnti_cuda_product_new(int m, int n, int k)
     return p;
 }
 /* Pedantic: products and sums in f32. The others round the factors first, to 11 or 8 bits; sums stay f32. */
-cublasComputeType_t nnti_cuda_compute_type(int precision)
+cublasComputeType_t nnti_cuda_compute_type(const nnt_op *op)
 {
-    switch (precision) {
+    if (op->flags & NNT_OPF_EXACT) return CUBLAS_COMPUTE_32F_PEDANTIC;
+    switch (op->precision) {
     case NNT_TF32: return CUBLAS_COMPUTE_32F_FAST_TF32;
     case NNT_BF16: return CUBLAS_COMPUTE_32F_FAST_16BF;
     default:       return CUBLAS_COMPUTE_32F_PEDANTIC;
@@ -995,7 +997,7 @@ nnt_result nnti_cuda_multiply(nnti_cuda *d, const nnt_op *op, const nnti_cuda_pr
     NNTI_CUDA_TRY_BLAS(d, op, "matrix product", cublasGemmStridedBatchedEx(
         d->blas, p->ta ? CUBLAS_OP_T : CUBLAS_OP_N, p->tb ? CUBLAS_OP_T : CUBLAS_OP_N, p->m, p->n, p->k,
         &one, p->a, CUDA_R_32F, p->lda, p->step_a, p->b, CUDA_R_32F, p->ldb, p->step_b,
-        &p->beta, p->c, CUDA_R_32F, p->ldc, p->step_c, p->batch, nnti_cuda_compute_type(op->precision), CUBLAS_GEMM_DEFAULT));
+        &p->beta, p->c, CUDA_R_32F, p->ldc, p->step_c, p->batch, nnti_cuda_compute_type(op), CUBLAS_GEMM_DEFAULT));
     return NNT_OK;
 }
 
@@ -1021,7 +1023,7 @@ int nnti_cuda_lt_run(nnti_cuda *d, const nnt_op *op, const nnti_cuda_product *p,
     const cublasLtEpilogue_t end = bias ? relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_RELU;
     cublasLtMatmulHeuristicResult_t found;
     int count = 0;
-    if (cublasLtMatmulDescCreate(&lt->desc, nnti_cuda_compute_type(op->precision), CUDA_R_32F)
+    if (cublasLtMatmulDescCreate(&lt->desc, nnti_cuda_compute_type(op), CUDA_R_32F)
         || cublasLtMatmulDescSetAttribute(lt->desc, CUBLASLT_MATMUL_DESC_TRANSA, &ta, sizeof ta)
         || cublasLtMatmulDescSetAttribute(lt->desc, CUBLASLT_MATMUL_DESC_TRANSB, &tb, sizeof tb)
         || cublasLtMatmulDescSetAttribute(lt->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &end, sizeof end)
@@ -2126,42 +2128,46 @@ size_t nnti_cuda_loss_rows(int batch) { return nnti_cuda_round((size_t)batch * s
 
 __device__ __forceinline__ int nnti_cuda_counts(int use_ignore, int ignore, int32_t label) { return !(use_ignore && label == ignore); }
 
-/* LOSS's weight and samples from the labels. One item, so that sums have one order. w NULL: weights are 1. */
+/* LOSS's weight and samples from the labels of the whole batch, when its first part comes; the rest of LOSS begins with
+   zeros. One item, one part, so that sums have one order. w NULL: weights are 1. */
 struct nnti_cuda_loss_weight {
-    const int32_t *labels;
+    const nnti_cuda_now *now;
+    const int32_t *labels;                  /* NULL: all samples count */
     const float *w;
     nnt_loss *loss;
     int use_ignore, ignore;
     template <class I> __device__ void add(int, I i, nnti_cuda_sums *s) const
     {
-        if (!nnti_cuda_counts(use_ignore, ignore, labels[i])) return;
+        if (labels && !nnti_cuda_counts(use_ignore, ignore, labels[i])) return;
         s->first += w ? (double)w[labels[i]] : 1;
         s->second += 1;
     }
     __device__ void finish(int, nnti_cuda_sums s) const
     {
+        if (now->first) return;
         loss->sum = loss->correct = loss->correct5 = 0;
         loss->weight = s.first;
         loss->samples = s.second;
     }
 };
-/* LOSS's sum and hits from the rows; labels NULL: all count, and nothing is a hit. which 0: sum and correct, 1: correct5. */
+/* Adds the rows to LOSS's sum and hits; labels NULL: all count, and nothing is a hit. which 0: sum and correct, 1: correct5. */
 struct nnti_cuda_loss_sum {
+    const nnti_cuda_now *now;
     const nnti_cuda_loss_row *rows;
     const int32_t *labels;
     nnt_loss *loss;
     int use_ignore, ignore, which;
     template <class I> __device__ void add(int, I i, nnti_cuda_sums *s) const
     {
-        if (labels && !nnti_cuda_counts(use_ignore, ignore, labels[i])) return;
+        if (labels && !nnti_cuda_counts(use_ignore, ignore, labels[now->first + (int64_t)i])) return;
         if (!which) s->first += rows[i].loss;
         if (labels) s->second += rows[i].rank < (which ? 5 : 1);
     }
     __device__ void finish(int, nnti_cuda_sums s) const
     {
-        if (which) { loss->correct5 = s.second; return; }
-        loss->sum = s.first;
-        loss->correct = s.second;
+        if (which) { loss->correct5 += s.second; return; }
+        loss->sum += s.first;
+        loss->correct += s.second;
     }
 };
 /* What gradients are multiplied by: scale, or 1 / weight when it is 0. */
@@ -2176,6 +2182,7 @@ __device__ __forceinline__ bool nnti_cuda_above(float a, float b) { return a > b
 /* A sample's loss and gradient: see nnti_entropy of nntrain.h. gx may be x: each value is read for the last time by the
    lane that writes it. */
 struct nnti_cuda_entropy {
+    const nnti_cuda_now *now;
     const float *x, *w;
     const int32_t *labels;
     float *gx;                              /* NULL: only the loss */
@@ -2187,7 +2194,7 @@ struct nnti_cuda_entropy {
     template <int LANES> __device__ void row(int64_t sample, int lane) const
     {
         const float *z = x + sample * classes;
-        const int32_t label = labels[sample];
+        const int32_t label = labels[now->first + sample];
         float *g = gx ? gx + sample * classes : NULL;
         if (!nnti_cuda_counts(use_ignore, ignore, label)) {
             for (int c = lane; g && c < classes; c += LANES) g[c] = 0;
@@ -2227,21 +2234,17 @@ nnt_result nnti_cuda_cross_entropy(nnti_cuda *d, const nnt_op *op, const nnti_cu
 {
     const int32_t *labels = (const int32_t *)op->at[NNT_LABELS];
     nnt_loss *loss = (nnt_loss *)op->at[NNT_LOSS];
-    char *partial = (char *)op->workspace + nnti_cuda_loss_rows(job->count);
-    nnti_cuda_loss_weight weight = { labels, nnti_cuda_in(op, NNT_W), loss, op->use_ignore, op->ignore_label };
-    nnti_cuda_entropy f = { nnti_cuda_in(op, NNT_X), weight.w, labels, nnti_cuda_out(op, NNT_GX), (nnti_cuda_loss_row *)op->workspace, loss,
+    nnti_cuda_loss_weight weight = { d->now, labels, nnti_cuda_in(op, NNT_W), loss, op->use_ignore, op->ignore_label };
+    nnti_cuda_entropy f = { d->now, nnti_cuda_in(op, NNT_X), weight.w, labels, nnti_cuda_out(op, NNT_GX), (nnti_cuda_loss_row *)op->workspace, loss,
         (int)nnti_cuda_in_size(op), op->use_ignore, op->ignore_label, job->loss_scale, op->f[0] };
-    nnti_cuda_loss_sum sum = { f.rows, labels, loss, op->use_ignore, op->ignore_label, 0 };
-    NNTI_CUDA_DO(nnti_cuda_run_reduce(d, op, weight, 1, job->count, partial));
+    nnti_cuda_loss_sum sum = { d->now, f.rows, labels, loss, op->use_ignore, op->ignore_label, 0 };
+    NNTI_CUDA_DO(nnti_cuda_run_parts(d, op, weight, 1, job->whole, 1, NULL));
     NNTI_CUDA_DO(nnti_cuda_run_rows(d, op, f, job->count, 1));
-    NNTI_CUDA_DO(nnti_cuda_run_reduce(d, op, sum, 1, job->count, partial));
+    NNTI_CUDA_DO(nnti_cuda_run_parts(d, op, sum, 1, job->count, 1, NULL));
     sum.which = 1;
-    return nnti_cuda_run_reduce(d, op, sum, 1, job->count, partial);
+    return nnti_cuda_run_parts(d, op, sum, 1, job->count, 1, NULL);
 }
-size_t nnti_cuda_cross_entropy_bytes(const nnti_cuda *, const nnt_op *, int batch)
-{
-    return nnti_cuda_loss_rows(batch) + nnti_cuda_reduce_bytes(batch);
-}
+size_t nnti_cuda_cross_entropy_bytes(const nnti_cuda *, const nnt_op *, int batch) { return nnti_cuda_loss_rows(batch); }
 
 /* A sample's loss is the mean of (x - t)^2 over its values, the gradient 2 (x - t) / values. gx may be x. */
 struct nnti_cuda_squared_error {
@@ -2263,32 +2266,23 @@ struct nnti_cuda_squared_error {
         rows[sample].rank = 0;
     }
 };
-struct nnti_cuda_mse_weight {
-    nnt_loss *loss;
-    double count;
-    template <class I> __device__ void operator()(I) const
-    {
-        loss->sum = loss->correct = loss->correct5 = 0;
-        loss->weight = loss->samples = count;
-    }
-};
 nnt_result nnti_cuda_mse(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
 {
     const int64_t values = nnti_cuda_in_size(op);
     nnt_loss *loss = (nnt_loss *)op->at[NNT_LOSS];
     char *partial = (char *)op->workspace + nnti_cuda_loss_rows(job->count);
-    const double scale = job->loss_scale > 0 || job->loss_scale < 0 ? (double)job->loss_scale : 1 / (double)job->count;
-    nnti_cuda_mse_weight weight = { loss, (double)job->count };
+    const double scale = job->loss_scale > 0 || job->loss_scale < 0 ? (double)job->loss_scale : 1 / (double)job->whole;
+    nnti_cuda_loss_weight weight = { d->now, NULL, NULL, loss, 0, 0 };
     nnti_cuda_squared_error f = { nnti_cuda_in(op, NNT_X), nnti_cuda_in(op, NNT_TARGETS), nnti_cuda_out(op, NNT_GX),
         (nnti_cuda_loss_row *)op->workspace, values, scale * 2 / (double)values };
-    nnti_cuda_loss_sum sum = { f.rows, NULL, loss, 0, 0, 0 };
-    NNTI_CUDA_DO(nnti_cuda_run_each(d, op, weight, 1));
+    nnti_cuda_loss_sum sum = { d->now, f.rows, NULL, loss, 0, 0, 0 };
+    NNTI_CUDA_DO(nnti_cuda_run_parts(d, op, weight, 1, job->whole, 1, NULL));
     NNTI_CUDA_DO(nnti_cuda_run_reduce(d, op, f, job->count, values, partial));
-    return nnti_cuda_run_reduce(d, op, sum, 1, job->count, partial);
+    return nnti_cuda_run_parts(d, op, sum, 1, job->count, 1, NULL);
 }
 size_t nnti_cuda_mse_bytes(const nnti_cuda *, const nnt_op *op, int batch)
 {
-    return nnti_cuda_loss_rows(batch) + nnti_cuda_max_size(nnti_cuda_reduce_bytes(batch), nnti_cuda_reduce_bytes(nnti_cuda_in_size(op)));
+    return nnti_cuda_loss_rows(batch) + nnti_cuda_reduce_bytes(nnti_cuda_in_size(op));
 }
 
 /* ============================================================================
@@ -2515,12 +2509,16 @@ const nnti_cuda_kernel nnti_cuda_kernels[NNT_OP_KINDS] = {      /* in the order 
     { nnti_cuda_update, NULL }
 };
 
+/* Where this run's samples begin in their batch, and how many that has. */
+int nnti_cuda_first(const nnt_run *) { return 0; }
+int nnti_cuda_whole(const nnt_run *run) { return run->count; }
+
 /* Launch: one thread. Its argument is copied at the launch, so the host may go on at once. */
 __global__ void nnti_cuda_set_now(nnti_cuda_now *to, nnti_cuda_now now) { *to = now; }
 
 nnt_result nnti_cuda_tell_now(nnti_cuda *d, const nnt_run *run)
 {
-    const nnti_cuda_now now = { run->seed, run->step };
+    const nnti_cuda_now now = { run->seed, run->step, nnti_cuda_first(run) };
     NNT_LAUNCH(nnti_cuda_set_now, 1, 1, 0, d->stream, d->now, now);
     return nnti_cuda_launched(d, NULL);
 }
@@ -2528,7 +2526,7 @@ nnt_result nnti_cuda_tell_now(nnti_cuda *d, const nnt_run *run)
 /* The ops in order. each: wait for every one, so that a fault in a kernel is told with its op. */
 nnt_result nnti_cuda_run_ops(nnti_cuda *d, const nnt_op *ops, int count, const nnt_run *run, int each)
 {
-    nnti_cuda_job job = { run->count, run->accumulate, run->loss_scale, run };
+    nnti_cuda_job job = { run->count, nnti_cuda_whole(run), run->accumulate, run->loss_scale, run };
     for (int i = 0; i < count; i++) {
         const nnti_cuda_kernel *k = ops[i].kind > 0 && ops[i].kind < NNT_OP_KINDS ? &nnti_cuda_kernels[ops[i].kind] : &nnti_cuda_kernels[0];
         if (!k->run) {
@@ -2560,8 +2558,8 @@ nnti_cuda_graph *nnti_cuda_find_graph(nnti_cuda *d, const nnt_op *ops, int count
 {
     for (int i = 0; i < NNTI_CUDA_GRAPHS; i++) {
         nnti_cuda_graph *g = &d->graphs[i];
-        if (g->used && g->ops == ops && g->count == count && g->samples == run->count && g->accumulate == run->accumulate
-            && memcmp(&g->loss_scale, &run->loss_scale, sizeof g->loss_scale) == 0) return g;
+        if (g->used && g->ops == ops && g->count == count && g->samples == run->count && g->whole == nnti_cuda_whole(run)
+            && g->accumulate == run->accumulate && memcmp(&g->loss_scale, &run->loss_scale, sizeof g->loss_scale) == 0) return g;
     }
     return NULL;
 }
@@ -2614,6 +2612,7 @@ nnt_result nnti_cuda_run_graph(nnti_cuda *d, const nnt_op *ops, int count, const
     g->ops = ops;
     g->count = count;
     g->samples = run->count;
+    g->whole = nnti_cuda_whole(run);
     g->accumulate = run->accumulate;
     g->loss_scale = run->loss_scale;
     g->used = ++d->clock;
@@ -2664,7 +2663,7 @@ void nnti_cuda_close(void *device)
 nnt_result nnti_cuda_begin(nnti_cuda *d)
 {
     cudaDeviceProp card;
-    const nnti_cuda_now zero = { 0, 0 };
+    const nnti_cuda_now zero = { 0, 0, 0 };
     int count = 0, i;
     cudaError_t e = cudaGetDeviceCount(&count);
     if (e || count < 1) {
@@ -2689,7 +2688,7 @@ nnt_result nnti_cuda_begin(nnti_cuda *d)
     NNTI_CUDA_TRY(d, NULL, "making a stream", cudaStreamCreateWithFlags(&d->copies, cudaStreamNonBlocking));
     NNTI_CUDA_TRY(d, NULL, "making an event", cudaEventCreateWithFlags(&d->staged, cudaEventDisableTiming));
     NNTI_CUDA_TRY(d, NULL, "making an event", cudaEventCreateWithFlags(&d->taken, cudaEventDisableTiming));
-    NNTI_CUDA_TRY(d, NULL, "memory for cuBLAS", cudaMalloc((void **)&d->workspace, d->workspace_bytes));
+    NNTI_CUDA_TRY(d, NULL, d->capability >= 90 ? "32 MiB of memory for cuBLAS" : "4 MiB of memory for cuBLAS", cudaMalloc((void **)&d->workspace, d->workspace_bytes));
     NNTI_CUDA_TRY(d, NULL, "memory for the step's number", cudaMalloc((void **)&d->now, sizeof *d->now));
     for (i = 0; i < 2; i++) {
         NNTI_CUDA_TRY(d, NULL, "pinned memory of the host", cudaMallocHost((void **)&d->pinned[i], NNTI_CUDA_PINNED));
