@@ -50,7 +50,7 @@
      >>elementwise  activations, dropout, noise, sums, the update   >>input        files, folders, gzip
      >>optimizer    constructors, learning rates                    >>picture      headers checked, EXIF, decoding
      >>gemm         matrix products                                 >>transform    resize, crop, flip, turn, colours
-     >>winograd     3x3 convolutions with fewer multiplications     >>data         datasets: IDX, CIFAR, folders; parts
+     >>winograd     convolution with fewer multiplications          >>data         datasets: IDX, CIFAR, folders; parts
      >>conv         convolution                                     >>loader       batches, made ahead by threads
      >>linear       fully connected layers                          >>health       a step op by op, values that are not finite
      >>pool         max, average, adaptive pooling                  >>run          step, update, predict
@@ -3468,6 +3468,12 @@ static int nnti_line_runs(const nnti_lines *l, int64_t first, int count, nnti_la
     }
     return runs;
 }
+#if defined(__GNUC__) || defined(__clang__)
+#  define NNTI_PREFETCH(p) __builtin_prefetch(p, 1)
+#else
+#  define NNTI_PREFETCH(p) (void)(p)
+#endif
+
 /* Plain C: what the others have to equal. */
 
 static void nnti_pack_rows_c(const nnti_pack_job *p)
@@ -4366,8 +4372,11 @@ static void nnti_gemm_plan(nnti_gemm *g, const nnti_gemm_isa *isa)
     g->isa = isa;
     g->tiles = (int)nnti_ceil_div(g->m, isa->rows);
     g->kc = nnti_min(NNTI_GEMM_KC, nnti_max(1, (int)nnti_ceil_div(nnti_ceil_div(g->k, blocks), 8) * 8));
-    /* C that does not fit in any cache and of which each pass changes much: go along its rows. */
-    g->group = blocks == 1 && g->kc < 128 && (double)g->m * (double)g->n > 4e6 ? NNTI_GROUP_MAX : 1;
+    /* C that does not fit in any cache and of which each pass changes much: go along its rows. A that does not fit in the
+       second-level cache: bring each tile of it for several panels. */
+    g->group = 1;
+    if (blocks == 1 ? g->kc < 128 && (double)g->m * (double)g->n > 4e6 : (double)g->m * g->k > 256e3)
+        g->group = (int)nnti_max64(1, nnti_min64(NNTI_GROUP_MAX, g->n / nnti_panel_width(isa) / 8));
 }
 /* Offsets of packed k: k * height for the two heights that tiles have, then k * width for the widths of panels; last,
    room for those of B in place. */
@@ -4500,6 +4509,10 @@ static void nnti_panel_tile(const nnti_gemm *g, const nnti_panel *p, int row, in
     const int last = k0 + count == g->k;
     float *c = p->c + (first - row) * p->ldc;
     nnti_tile_end end;
+    int i, j;
+    if (p->direct && count > 64)        /* C is far away, and the sums take long enough to fetch it */
+        for (i = 0; i < rows; i++)
+            for (j = 0; j < p->width; j += 16) NNTI_PREFETCH(c + i * p->ldc + j);
     end.row_bias = last && g->end.row_bias ? g->end.row_bias + first : NULL;
     end.col_bias = last && g->end.col_bias ? p->col_bias : NULL;
     end.mask = last && p->direct && g->end.mask ? g->end.mask + (c - g->c) : NULL;
@@ -4645,7 +4658,7 @@ static nnti_gemm nnti_gemm_new(const nnti_exec *e, int m, int64_t n, int k)
 }
 
 /* ============================================================================
-   >>winograd    3x3 convolutions of stride 1 with fewer multiplications: F(4x4, 3x3) and F(2x2, 3x3)
+   >>winograd    Convolutions of stride 1 with fewer multiplications: F(4x4, 3x3), F(2x2, 3x3) and F(2x2, 5x5)
    Reads images into tiles, multiplies their transforms by those of the weights as 36 or 16 products, and writes images.
    Used by >>conv, which decides by shape alone.
    ============================================================================ */
@@ -4654,7 +4667,8 @@ static nnti_gemm nnti_gemm_new(const nnti_exec *e, int m, int64_t n, int k)
 
        y = A' [sum over channels of (G w G') . (B' d B)] A        . multiplies element by element
 
-   which takes (m + 2)^2 multiplications a channel instead of 9 m^2: 4 times fewer for m = 4, 2.25 for m = 2. The gradient
+   which takes (m + 2)^2 multiplications a channel instead of 9 m^2: 4 times fewer for m = 4, 2.25 for m = 2. 5x5 kernels
+   take 36 instead of 100 for a tile of 2 x 2, which has the size of the 3x3 kernels' tiles of 4 x 4. The gradient
    of data is such a convolution too, by the weights turned by half a turn; that of the weights is the adjoint map,
    gw = G' [sum over tiles of (A gy A') . (B' d B)] G. The matrices follow from the points at which polynomials are
    evaluated: 0, 1, -1 and infinity for m = 2; for m = 4 0, +-p, +-q and infinity with p = 5/8, q = 3/2. Powers of these
@@ -4738,6 +4752,39 @@ enum {
         const NNTI_V x1 = X(1), x2 = X(2), e = (x1 + x2) * NNTI_SET(0.5); \
         PUT(0, e - X(0)) PUT(1, (x1 - x2) * NNTI_SET(0.5)) PUT(2, e + X(3)) }
 
+/* F(2x2, 5x5) on the points of F(4x4, 3x3), whose B' it shares. */
+#define NNTI_LINE_KERNEL5(X, PUT) {         /* G: 5 to 6 */ \
+        const NNTI_V x0 = X(0), x1 = X(1), x2 = X(2), x3 = X(3), x4 = X(4); \
+        const NNTI_V e = NNTI_FMA(NNTI_SET(NNTI_WINO_P2), NNTI_FMA(NNTI_SET(NNTI_WINO_P2), x4, x2), x0) * NNTI_SET(NNTI_WINO_NP); \
+        const NNTI_V f = NNTI_FMA(NNTI_SET(NNTI_WINO_Q2), NNTI_FMA(NNTI_SET(NNTI_WINO_Q2), x4, x2), x0) * NNTI_SET(NNTI_WINO_NQ); \
+        const NNTI_V o = NNTI_FMA(NNTI_SET(NNTI_WINO_P2), x3, x1), g = NNTI_FMA(NNTI_SET(NNTI_WINO_Q2), x3, x1); \
+        PUT(0, x0 * NNTI_SET(NNTI_WINO_N0)) \
+        PUT(1, NNTI_FMA(NNTI_SET(NNTI_WINO_P * NNTI_WINO_NP), o, e)) \
+        PUT(2, NNTI_FMA(NNTI_SET(-NNTI_WINO_P * NNTI_WINO_NP), o, e)) \
+        PUT(3, NNTI_FMA(NNTI_SET(NNTI_WINO_Q * NNTI_WINO_NQ), g, f)) \
+        PUT(4, NNTI_FMA(NNTI_SET(-NNTI_WINO_Q * NNTI_WINO_NQ), g, f)) \
+        PUT(5, x4) }
+#define NNTI_LINE_RESULT5(X, PUT) {         /* A': 6 to 2 */ \
+        const NNTI_V x1 = X(1), x2 = X(2), x3 = X(3), x4 = X(4); \
+        PUT(0, X(0) + ((x1 + x2) + (x3 + x4))) \
+        PUT(1, NNTI_FMA(NNTI_SET(NNTI_WINO_P), x1 - x2, NNTI_FMA(NNTI_SET(NNTI_WINO_Q), x3 - x4, X(5)))) }
+#define NNTI_LINE_SPREAD5(X, PUT) {         /* A: 2 to 6 */ \
+        const NNTI_V x0 = X(0), x1 = X(1); \
+        PUT(0, x0) \
+        PUT(1, NNTI_FMA(NNTI_SET(NNTI_WINO_P), x1, x0)) PUT(2, NNTI_FMA(NNTI_SET(-NNTI_WINO_P), x1, x0)) \
+        PUT(3, NNTI_FMA(NNTI_SET(NNTI_WINO_Q), x1, x0)) PUT(4, NNTI_FMA(NNTI_SET(-NNTI_WINO_Q), x1, x0)) \
+        PUT(5, x1) }
+#define NNTI_LINE_WEIGHT5(X, PUT) {         /* G': 6 to 5 */ \
+        const NNTI_V x1 = X(1), x2 = X(2), x3 = X(3), x4 = X(4); \
+        const NNTI_V e = (x1 + x2) * NNTI_SET(NNTI_WINO_NP), f = (x3 + x4) * NNTI_SET(NNTI_WINO_NQ); \
+        const NNTI_V o = (x1 - x2) * NNTI_SET(NNTI_WINO_P * NNTI_WINO_NP), g = (x3 - x4) * NNTI_SET(NNTI_WINO_Q * NNTI_WINO_NQ); \
+        PUT(0, NNTI_FMA(NNTI_SET(NNTI_WINO_N0), X(0), e + f)) \
+        PUT(1, o + g) \
+        PUT(2, NNTI_FMA(NNTI_SET(NNTI_WINO_P2), e, NNTI_SET(NNTI_WINO_Q2) * f)) \
+        PUT(3, NNTI_FMA(NNTI_SET(NNTI_WINO_P2), o, NNTI_SET(NNTI_WINO_Q2) * g)) \
+        PUT(4, NNTI_FMA(NNTI_SET(NNTI_WINO_P2 * NNTI_WINO_P2), e, \
+                        NNTI_FMA(NNTI_SET(NNTI_WINO_Q2 * NNTI_WINO_Q2), f, X(5)))) }
+
 /* For each of count tiles, at x + n xt and y + n yt: y[i * yi + j * yj] = L x L' of x[i * xi + j * xj], vectors of lanes. */
 typedef void (*nnti_wino_fn)(int count, const float *x, ptrdiff_t xt, ptrdiff_t xi, ptrdiff_t xj,
                              float *y, ptrdiff_t yt, ptrdiff_t yi, ptrdiff_t yj);
@@ -4813,9 +4860,11 @@ NNTI_INLINE void nnti_strided_c(const int rows, int k, const float *a, ptrdiff_t
 
 enum { NNTI_WINO_DATA = 0, NNTI_WINO_KERNEL, NNTI_WINO_RESULT, NNTI_WINO_SPREAD, NNTI_WINO_WEIGHT, NNTI_WINO_MAPS };
 
+enum { NNTI_WINO_NONE = 0, NNTI_WINO_2_3, NNTI_WINO_4_3, NNTI_WINO_2_5 };     /* kinds: F(2x2, 3x3), ... */
+
 typedef struct nnti_wino_isa {
     int lanes;
-    nnti_wino_fn maps[2][NNTI_WINO_MAPS];       /* of F(2x2), of F(4x4) */
+    nnti_wino_fn maps[3][NNTI_WINO_MAPS];       /* [kind - 1] */
     nnti_strided_fn strided[NNTI_TILE_MAX];     /* [rows - 1] */
 } nnti_wino_isa;
 
@@ -4824,10 +4873,13 @@ typedef struct nnti_wino_isa {
     NNTI_WINO(kernel2, isa, attribute, NNTI_LINE_KERNEL2, 3, 4) NNTI_WINO(kernel4, isa, attribute, NNTI_LINE_KERNEL4, 3, 6) \
     NNTI_WINO(result2, isa, attribute, NNTI_LINE_RESULT2, 4, 2) NNTI_WINO(result4, isa, attribute, NNTI_LINE_RESULT4, 6, 4) \
     NNTI_WINO(spread2, isa, attribute, NNTI_LINE_SPREAD2, 2, 4) NNTI_WINO(spread4, isa, attribute, NNTI_LINE_SPREAD4, 4, 6) \
-    NNTI_WINO(weight2, isa, attribute, NNTI_LINE_WEIGHT2, 4, 3) NNTI_WINO(weight4, isa, attribute, NNTI_LINE_WEIGHT4, 6, 3)
+    NNTI_WINO(weight2, isa, attribute, NNTI_LINE_WEIGHT2, 4, 3) NNTI_WINO(weight4, isa, attribute, NNTI_LINE_WEIGHT4, 6, 3) \
+    NNTI_WINO(kernel5, isa, attribute, NNTI_LINE_KERNEL5, 5, 6) NNTI_WINO(result5, isa, attribute, NNTI_LINE_RESULT5, 6, 2) \
+    NNTI_WINO(spread5, isa, attribute, NNTI_LINE_SPREAD5, 2, 6) NNTI_WINO(weight5, isa, attribute, NNTI_LINE_WEIGHT5, 6, 5)
 #define NNTI_WINO_NAMES(isa) { \
     { nnti_wino_data2_##isa, nnti_wino_kernel2_##isa, nnti_wino_result2_##isa, nnti_wino_spread2_##isa, nnti_wino_weight2_##isa }, \
-    { nnti_wino_data4_##isa, nnti_wino_kernel4_##isa, nnti_wino_result4_##isa, nnti_wino_spread4_##isa, nnti_wino_weight4_##isa } }
+    { nnti_wino_data4_##isa, nnti_wino_kernel4_##isa, nnti_wino_result4_##isa, nnti_wino_spread4_##isa, nnti_wino_weight4_##isa }, \
+    { nnti_wino_data4_##isa, nnti_wino_kernel5_##isa, nnti_wino_result5_##isa, nnti_wino_spread5_##isa, nnti_wino_weight5_##isa } }
 
 #define NNTI_V float
 #define NNTI_SET(a) ((float)(a))
@@ -4938,17 +4990,20 @@ static const nnti_wino_isa *nnti_wino_isa_of(const nnti_exec *e)
     return &nnti_wino_isa_c;
 }
 
-/* m for this convolution; 0: not this way. By shape alone. */
+/* Which kind for this convolution, by shape alone. */
 static int nnti_wino_pick(const nnt_op *op)
 {
 #if !defined(NNT_EXACT_CONV)
-    if (op->kernel_h == 3 && op->kernel_w == 3 && op->stride_h == 1 && op->stride_w == 1 && op->dilation_h == 1
-        && op->dilation_w == 1 && op->groups == 1 && op->pad_h <= 2 && op->pad_w <= 2 && !(op->flags & NNT_OPF_EXACT)
-        && op->in_c >= NNTI_WINO_LEAST && op->out_c >= NNTI_WINO_LEAST && (double)op->in_c * op->out_c < 1e7)
-        return op->out_h > 2 || op->out_w > 2 ? 4 : 2;
+    const int kernel = op->kernel_h;
+    if (op->kernel_w == kernel && (kernel == 3 || kernel == 5) && op->stride_h == 1 && op->stride_w == 1 && op->dilation_h == 1
+        && op->dilation_w == 1 && op->groups == 1 && op->pad_h < kernel && op->pad_w < kernel && !(op->flags & NNT_OPF_EXACT)
+        && op->in_c >= NNTI_WINO_LEAST && op->out_c >= NNTI_WINO_LEAST && (double)op->in_c * op->out_c < 1e7) {
+        if (kernel == 5) return NNTI_WINO_2_5;
+        return op->in_h > 4 || op->in_w > 4 ? NNTI_WINO_4_3 : NNTI_WINO_2_3;
+    }
 #endif
     (void)op;
-    return 0;
+    return NNTI_WINO_NONE;
 }
 
 /* Images [n][channels][h][w], read in windows of size x size at every m positions from -pad on. */
@@ -4964,7 +5019,7 @@ typedef struct nnti_wino {
     const nnti_gemm_isa *gemm;
     const nnti_wino_isa *isa;
     const nnti_wino_fn *maps;
-    int m, side, elements;          /* results and values a side of a tile; side * side */
+    int m, kernel, side, elements;  /* results, weights, values a side of a tile; side * side */
     int out_h, out_w, tiles_h, tiles_w;
     int64_t tiles;
     int most, block, blocks;        /* tiles of a block at most, of this run's blocks, how many of those */
@@ -4989,8 +5044,8 @@ typedef struct nnti_wino {
 } nnti_wino;
 
 enum {
-    NNTI_WINO_BLOCK_FLOATS = 384 * 1024,    /* of a block's transforms, about: they stay in a second-level cache */
-    NNTI_WINO_BLOCK_LEAST = 56,             /* tiles for which it is worth to read all weights */
+    NNTI_WINO_CACHE_FLOATS = 320 * 1024,    /* of a second-level cache */
+    NNTI_WINO_BLOCK_MOST = 112,             /* tiles of a block */
     NNTI_WINO_KC = 512                      /* channels that are summed in registers */
 };
 
@@ -4998,17 +5053,19 @@ enum {
 static ptrdiff_t nnti_wino_pitch(ptrdiff_t floats) { return (ptrdiff_t)(nnti_round_up((size_t)floats, 16) | 16); }
 static size_t nnti_wino_window_floats(const nnti_wino *t)
 {
-    return (size_t)t->side * (size_t)(NNTI_WINO_RUN * t->m + 2) * (size_t)t->isa->lanes;
+    return (size_t)t->side * (size_t)(NNTI_WINO_RUN * t->m + t->kernel - 1) * (size_t)t->isa->lanes;
 }
 static int nnti_wino_groups(const nnti_wino *t, int channels) { return (int)nnti_ceil_div(channels, t->isa->lanes); }
 
-static void nnti_wino_plan(const nnti_exec *e, nnti_wino *t, int m, int out_h, int out_w, int batch)
+static void nnti_wino_plan(const nnti_exec *e, nnti_wino *t, int kind, int out_h, int out_w, int batch)
 {
+    const int m = kind == NNTI_WINO_4_3 ? 4 : 2;
     t->gemm = nnti_gemm_isa_of(e);
     t->isa = nnti_wino_isa_of(e);
-    t->maps = t->isa->maps[m == 4];
+    t->maps = t->isa->maps[kind - 1];
     t->m = m;
-    t->side = m + 2;
+    t->kernel = kind == NNTI_WINO_2_5 ? 5 : 3;
+    t->side = m + t->kernel - 1;
     t->elements = t->side * t->side;
     t->out_h = out_h;
     t->out_w = out_w;
@@ -5079,19 +5136,20 @@ static void nnti_wino_weights_task(void *arg, int64_t group, int worker)
     const nnti_wino *t = (const nnti_wino *)arg;
     const int lanes = t->isa->lanes, width = nnti_panel_width(t->gemm), channels = t->x.channels, filters = t->y.channels;
     const int f = (int)group * lanes, lines = nnti_max(0, nnti_min(lanes, filters - f)), tap = t->turned ? -lanes : lanes;
+    const int kernel = t->kernel, all = kernel * kernel;
     float *taps = t->scratch + (size_t)worker * t->scratch_floats;
     float *to = t->weights + (ptrdiff_t)(f / width) * channels * width + f % width;
     int c, i, count;
     for (c = 0; c < channels; c += count) {
-        count = nnti_min(16, channels - c);
+        count = nnti_min(8, channels - c);          /* their weights fit in a window */
         if (!t->turned)
-            t->gemm->pack_transposed(taps, lanes, lanes, t->w + ((ptrdiff_t)f * channels + c) * 9, (ptrdiff_t)channels * 9,
-                                     lines, count * 9);
+            t->gemm->pack_transposed(taps, lanes, lanes, t->w + ((ptrdiff_t)f * channels + c) * all, (ptrdiff_t)channels * all,
+                                     lines, count * all);
         else
             for (i = 0; i < count; i++)
-                t->gemm->pack_transposed(taps + (ptrdiff_t)i * 9 * lanes, lanes, lanes,
-                                         t->w + ((ptrdiff_t)(c + i) * filters + f) * 9, 9, lines, 9);
-        t->maps[NNTI_WINO_KERNEL](count, t->turned ? taps + 8 * lanes : taps, 9 * lanes, 3 * tap, tap,
+                t->gemm->pack_transposed(taps + (ptrdiff_t)i * all * lanes, lanes, lanes,
+                                         t->w + ((ptrdiff_t)(c + i) * filters + f) * all, all, lines, all);
+        t->maps[NNTI_WINO_KERNEL](count, t->turned ? taps + (all - 1) * lanes : taps, all * lanes, kernel * tap, tap,
                                   to + (ptrdiff_t)c * width, width, t->side * t->w_element, t->w_element);
     }
 }
@@ -5151,9 +5209,21 @@ static void nnti_wino_task(void *arg, int64_t chunk, int worker)
         nnti_wino_write(t, products + f - panel0 * width, f, first, count, window);
 }
 
+/* Tiles of a block at most. A small one stays in the second-level cache but reads all weights again, a large one does not
+   stay there: whichever moves less per tile through the cache behind it, where each value of the large one passes about
+   two and a half times. */
+static int nnti_wino_conv_block(const nnti_wino *t)
+{
+    const double tile = (double)t->elements * (double)(t->x.row + t->y.row);
+    const double weights = (double)t->elements * (double)t->w_element;
+    const double cache = (double)NNTI_WINO_CACHE_FLOATS, most = (double)NNTI_WINO_BLOCK_MOST;
+    const double room = cache - (weights < cache / 2 ? weights : 0.0);
+    const int fit = nnti_max(1, (int)(room / tile) / t->gemm->rows) * t->gemm->rows;
+    return fit >= NNTI_WINO_BLOCK_MOST || weights / fit > weights / most + 2.5 * tile ? NNTI_WINO_BLOCK_MOST : fit;
+}
 /* Forward, or gradient of data when `turned`. No value depends on how tiles are cut into blocks, so that their number may
    follow batch and threads. */
-static nnti_wino nnti_wino_conv_plan(const nnti_exec *e, const nnt_op *op, int m, int turned, int batch)
+static nnti_wino nnti_wino_conv_plan(const nnti_exec *e, const nnt_op *op, int kind, int turned, int batch)
 {
     const int threads = nnti_pool_threads(e->pool);
     nnti_wino t;
@@ -5163,15 +5233,14 @@ static nnti_wino nnti_wino_conv_plan(const nnti_exec *e, const nnt_op *op, int m
     t.y.channels = turned ? op->in_c : op->out_c;
     t.x.h = turned ? op->out_h : op->in_h;
     t.x.w = turned ? op->out_w : op->in_w;
-    t.x.pad_h = turned ? 2 - op->pad_h : op->pad_h;
-    t.x.pad_w = turned ? 2 - op->pad_w : op->pad_w;
-    nnti_wino_plan(e, &t, m, turned ? op->in_h : op->out_h, turned ? op->in_w : op->out_w, batch);
+    t.x.pad_h = turned ? op->kernel_h - 1 - op->pad_h : op->pad_h;
+    t.x.pad_w = turned ? op->kernel_w - 1 - op->pad_w : op->pad_w;
+    nnti_wino_plan(e, &t, kind, turned ? op->in_h : op->out_h, turned ? op->in_w : op->out_w, batch);
     t.x.size = t.side;
     t.x.map = t.maps[NNTI_WINO_DATA];
     t.panels = (int)nnti_ceil_div(t.y.channels, nnti_panel_width(t.gemm));
     t.w_element = nnti_wino_pitch((ptrdiff_t)t.panels * nnti_panel_width(t.gemm) * t.x.channels);
-    t.most = (int)(NNTI_WINO_BLOCK_FLOATS / (t.elements * (t.x.row + t.y.row)));
-    t.most = nnti_max(NNTI_WINO_BLOCK_LEAST, t.most / t.gemm->rows * t.gemm->rows);
+    t.most = nnti_wino_conv_block(&t);
     t.blocks = (int)nnti_ceil_div(t.tiles, t.most);
     t.parts = 1;
     if (t.blocks >= threads) t.blocks = (int)nnti_ceil_div(t.blocks, threads) * threads;
@@ -5182,9 +5251,9 @@ static nnti_wino nnti_wino_conv_plan(const nnti_exec *e, const nnt_op *op, int m
     t.scratch_floats = nnti_round_up((size_t)t.elements * (size_t)(t.x.element + t.y.element) + nnti_wino_window_floats(&t), 16);
     return t;
 }
-static size_t nnti_wino_conv_workspace(const nnti_exec *e, const nnt_op *op, int m, int turned, int batch)
+static size_t nnti_wino_conv_workspace(const nnti_exec *e, const nnt_op *op, int kind, int turned, int batch)
 {
-    nnti_wino t = nnti_wino_conv_plan(e, op, m, turned, batch);
+    nnti_wino t = nnti_wino_conv_plan(e, op, kind, turned, batch);
     size_t floats;
     t.block = (int)nnti_min64(t.most, t.tiles);         /* fewer samples may come in larger blocks than all */
     nnti_wino_elements(&t);
@@ -5201,17 +5270,17 @@ static void nnti_wino_conv_place(nnti_wino *t, void *workspace)
     t->scratch = t->weights + t->elements * t->w_element;
 }
 /* Brings the weights' transforms to the workspace, where they stay for nnti_wino_conv. */
-static void nnti_wino_prepare(const nnti_exec *e, const nnt_op *op, int m, int turned)
+static void nnti_wino_prepare(const nnti_exec *e, const nnt_op *op, int kind, int turned)
 {
-    nnti_wino t = nnti_wino_conv_plan(e, op, m, turned, 1);
+    nnti_wino t = nnti_wino_conv_plan(e, op, kind, turned, 1);
     nnti_wino_conv_place(&t, op->workspace);
     t.w = (const float *)op->at[NNT_W];
     nnti_parallel_if(e, (double)op->in_c * op->out_c > 2048, t.panels * (nnti_panel_width(t.gemm) / t.isa->lanes),
                      nnti_wino_weights_task, &t);
 }
-static void nnti_wino_conv(const nnti_exec *e, const nnt_op *op, int m, int turned, int count, const nnti_tile_end *end)
+static void nnti_wino_conv(const nnti_exec *e, const nnt_op *op, int kind, int turned, int count, const nnti_tile_end *end)
 {
-    nnti_wino t = nnti_wino_conv_plan(e, op, m, turned, count);
+    nnti_wino t = nnti_wino_conv_plan(e, op, kind, turned, count);
     nnti_wino_conv_place(&t, op->workspace);
     t.x.x = (const float *)op->at[turned ? NNT_GY : NNT_X];
     t.result = (float *)op->at[turned ? NNT_GX : NNT_Y];
@@ -5225,7 +5294,7 @@ static void nnti_wino_conv(const nnti_exec *e, const nnt_op *op, int m, int turn
    by elements; each sum takes its tiles in order. At last the sums are brought to gw. */
 enum { NNTI_WINO_WEIGHT_FLOATS = 2048 * 1024, NNTI_WINO_WEIGHT_LEAST = 128, NNTI_WINO_WEIGHT_MOST = 320 };
 
-static nnti_wino nnti_wino_weight_plan(const nnti_exec *e, const nnt_op *op, int m, int batch)
+static nnti_wino nnti_wino_weight_plan(const nnti_exec *e, const nnt_op *op, int kind, int batch)
 {
     nnti_wino t;
     memset(&t, 0, sizeof t);
@@ -5237,10 +5306,10 @@ static nnti_wino nnti_wino_weight_plan(const nnti_exec *e, const nnt_op *op, int
     t.y.channels = op->out_c;
     t.y.h = op->out_h;
     t.y.w = op->out_w;
-    nnti_wino_plan(e, &t, m, op->out_h, op->out_w, batch);
+    nnti_wino_plan(e, &t, kind, op->out_h, op->out_w, batch);
     t.x.size = t.side;
     t.x.map = t.maps[NNTI_WINO_DATA];
-    t.y.size = m;
+    t.y.size = t.m;
     t.y.map = t.maps[NNTI_WINO_SPREAD];
     t.panels = (int)nnti_ceil_div(op->in_c, nnti_panel_width(t.gemm));
     t.most = (int)(NNTI_WINO_WEIGHT_FLOATS / (t.elements * (t.x.row + t.y.row)));
@@ -5252,9 +5321,9 @@ static nnti_wino nnti_wino_weight_plan(const nnti_exec *e, const nnt_op *op, int
     return t;
 }
 static size_t nnti_wino_weight_tables(const nnti_wino *t) { return nnti_round_up(2 * (size_t)t->most * sizeof(int32_t), 64); }
-static size_t nnti_wino_weight_workspace(const nnti_exec *e, const nnt_op *op, int m, int batch)
+static size_t nnti_wino_weight_workspace(const nnti_exec *e, const nnt_op *op, int kind, int batch)
 {
-    const nnti_wino t = nnti_wino_weight_plan(e, op, m, batch);
+    const nnti_wino t = nnti_wino_weight_plan(e, op, kind, batch);
     return nnti_wino_weight_tables(&t)
            + sizeof(float) * ((size_t)t.elements * (size_t)(t.w_element + t.x.element + t.y.element)
                               + (size_t)nnti_pool_threads(e->pool) * t.scratch_floats);
@@ -5293,13 +5362,14 @@ static void nnti_wino_sum_task(void *arg, int64_t element, int worker)
 static void nnti_wino_weight_task(void *arg, int64_t f, int worker)
 {
     const nnti_wino *t = (const nnti_wino *)arg;
-    const int lanes = t->isa->lanes, channels = t->x.channels;
+    const int lanes = t->isa->lanes, channels = t->x.channels, all = t->kernel * t->kernel;
     float *taps = t->scratch + (size_t)worker * t->scratch_floats;
     int c;
     for (c = 0; c < channels; c += lanes) {
         t->maps[NNTI_WINO_WEIGHT](1, t->sums + (ptrdiff_t)f * t->x.row + c, 0, t->side * t->w_element, t->w_element, taps, 0,
-                                  3 * lanes, lanes);
-        t->gemm->turn(taps, lanes, 9, nnti_min(lanes, channels - c), t->result + ((ptrdiff_t)f * channels + c) * 9, 9, &t->end);
+                                  t->kernel * lanes, lanes);
+        t->gemm->turn(taps, lanes, all, nnti_min(lanes, channels - c), t->result + ((ptrdiff_t)f * channels + c) * all, all,
+                      &t->end);
     }
 }
 static void nnti_wino_weight_place(nnti_wino *t, const nnt_op *op)
@@ -5310,9 +5380,9 @@ static void nnti_wino_weight_place(nnti_wino *t, const nnt_op *op)
     t->scratch = nnti_wino_weight_y(t) + t->elements * t->y.element;
 }
 /* Adds samples to the sums in the workspace; `add` 0: the sums begin with them. */
-static void nnti_wino_weight_add(const nnti_exec *e, const nnt_op *op, int m, int count, int add)
+static void nnti_wino_weight_add(const nnti_exec *e, const nnt_op *op, int kind, int count, int add)
 {
-    nnti_wino t = nnti_wino_weight_plan(e, op, m, count);
+    nnti_wino t = nnti_wino_weight_plan(e, op, kind, count);
     const int64_t blocks = nnti_ceil_div(t.tiles, t.most);
     const int work = nnti_wino_is_work(op, count);
     int64_t block;
@@ -5333,9 +5403,9 @@ static void nnti_wino_weight_add(const nnti_exec *e, const nnt_op *op, int m, in
         nnti_parallel_if(e, work, t.elements, nnti_wino_sum_task, &t);
     }
 }
-static void nnti_wino_weight_end(const nnti_exec *e, const nnt_op *op, int m, int accumulate)
+static void nnti_wino_weight_end(const nnti_exec *e, const nnt_op *op, int kind, int accumulate)
 {
-    nnti_wino t = nnti_wino_weight_plan(e, op, m, 1);
+    nnti_wino t = nnti_wino_weight_plan(e, op, kind, 1);
     nnti_wino_weight_place(&t, op);
     t.result = (float *)op->at[NNT_GW];
     t.end.add = accumulate;
@@ -5575,6 +5645,7 @@ static void nnti_taps_plan(const nnti_exec *e, nnti_taps *t)
     t->rows = t->h.grid;
     if (grid > 2 * NNTI_CONV_COLUMNS) t->rows = nnti_max(1, nnti_min(t->h.grid, NNTI_CONV_COLUMNS / t->w.grid + 1));
     t->bands = (t->h.grid + t->rows - 1) / nnti_max(1, t->rows);
+    t->rows = (t->h.grid + t->bands - 1) / nnti_max(1, t->bands);
     t->direct = t->w.stride == 1 && nnti_axis_inside(&t->h) && nnti_axis_inside(&t->w);
     t->phase_width = t->w.grid + t->w.span / t->w.stride;
     t->row_step = t->direct ? t->h.stride : nnti_min(t->h.stride, t->h.span + 1);
@@ -5603,7 +5674,7 @@ static void nnti_taps_plan(const nnti_exec *e, nnti_taps *t)
     t->g.b.lines.outer_stride = t->sample;
     nnti_gemm_plan(&t->g, nnti_gemm_isa_of(e));
     /* A single image of few positions leaves too few chunks: split the filters as well. */
-    t->turned = t->g.k >= NNTI_CONV_TURN_K && t->w.grid >= NNTI_CONV_TURN_WIDTH && t->g.m >= t->g.isa->lanes / 2;
+    t->turned = t->h.taps * t->w.taps > 1 && t->g.k >= NNTI_CONV_TURN_K && t->w.grid >= NNTI_CONV_TURN_WIDTH && t->g.m >= t->g.isa->lanes / 2;
     chunks = t->groups * t->bands;
     t->row_blocks = t->turned ? 1 : (int)nnti_ceil_div(t->g.m, NNTI_GEMM_ROWS);
     if (chunks < 8 && (double)t->g.m * (double)grid * t->g.k > 4e6)
@@ -5752,7 +5823,10 @@ static void nnti_taps_scatter(const nnti_gemm *g, const float *sums, int width, 
     g->isa->turn(sums, width, count, columns, row, count, &none);
     for (f = 0; f < columns; f++, c += g->ldc, row += count) {
         const float b = bias ? bias[f] : 0.0f;
-        for (i = 0; i < count; i++)
+        if (!mask && !g->end.relu) {
+            if (g->end.add) for (i = 0; i < count; i++) c[i * stride] += row[i] + b;
+            else for (i = 0; i < count; i++) c[i * stride] = row[i] + b;
+        } else for (i = 0; i < count; i++)
             c[i * stride] = nnti_end_value(&g->end, b, c + i * stride, mask ? mask + i * stride : NULL, row[i]);
         if (mask) mask += g->ldc;
     }
@@ -5952,20 +6026,40 @@ static size_t nnti_cpu_conv_data_workspace(const nnti_exec *e, const nnt_op *op,
         }
     return bytes;
 }
+/* Whether there are phases that no tap reaches, where gx is zero: all of it is cleared first. */
+static int nnti_conv_has_gaps(const nnt_op *op)
+{
+    int i;
+    for (i = 0; i < nnti_conv_phases_h(op); i++)
+        if (!nnti_axis_data(op->in_h, op->out_h, op->kernel_h, op->stride_h, op->pad_h, op->dilation_h, i).taps) return 1;
+    for (i = 0; i < nnti_conv_phases_w(op); i++)
+        if (!nnti_axis_data(op->in_w, op->out_w, op->kernel_w, op->stride_w, op->pad_w, op->dilation_w, i).taps) return 1;
+    return 0;
+}
+static void nnti_conv_clear_task(void *arg, int64_t sample, int worker)
+{
+    const nnt_op *op = (const nnt_op *)arg;
+    const size_t size = (size_t)op->in_c * (size_t)op->in_h * (size_t)op->in_w;
+    (void)worker;
+    memset((float *)op->at[NNT_GX] + (size_t)sample * size, 0, size * sizeof(float));
+}
 /* In two parts as forward. Each phase has its own place in the workspace. */
 static void nnti_conv_data_each(const nnti_exec *e, const nnt_op *op, const nnt_run *run, int prepare)
 {
+    const int add = (op->flags & NNT_OPF_ACCUMULATE) != 0, gaps = nnti_conv_has_gaps(op);
+    const float *mask = (op->flags & NNT_OPF_MASK) ? (const float *)op->at[NNT_MASK] : NULL;
     nnt_op part = *op;
     int i, j;
+    if (!prepare && gaps && !add) nnti_parallel(e->pool, run->count, nnti_conv_clear_task, &part);
     for (i = 0; i < nnti_conv_phases_h(op); i++)
         for (j = 0; j < nnti_conv_phases_w(op); j++) {
             nnti_taps t = nnti_conv_data_plan(e, op, i, j);
             if (prepare) nnti_taps_prepare(e, &t, &part, (ptrdiff_t)nnti_conv_in(op) * op->kernel_h * op->kernel_w);
-            else {
+            else if (t.g.k > 0 || (add && mask)) {
                 t.x = (const float *)op->at[NNT_GY];
                 t.g.c = (float *)op->at[NNT_GX];
-                t.g.end.add = (op->flags & NNT_OPF_ACCUMULATE) != 0;
-                t.g.end.mask = (op->flags & NNT_OPF_MASK) ? (const float *)op->at[NNT_MASK] : NULL;
+                t.g.end.add = add;
+                t.g.end.mask = mask;
                 nnti_taps_run(e, &t, &part, run->count);
             }
             part.workspace = (char *)part.workspace + nnti_round_up(nnti_taps_workspace(e, &t), NNTI_ALIGN);
@@ -6064,6 +6158,7 @@ static void nnti_conv_weight_plan(const nnti_exec *e, const nnt_op *op, nnti_con
     t->g.b.lines.middle_stride = (ptrdiff_t)op->dilation_w * t->channels;
     t->g.b.lines.outer_stride = (ptrdiff_t)op->dilation_h * t->band_width * t->channels;
     nnti_gemm_plan(&t->g, t->isa);
+    t->g.group = 1;                     /* the lines of x' that a panel is made of are not read fast enough twice */
     t->table_bytes = nnti_round_up((size_t)t->g.k * sizeof(int32_t), 64);
     t->packed_group = t->dots ? 0 : nnti_gemm_packed(&t->g);
     if (t->dots) t->g.ldc = (ptrdiff_t)t->g.n * t->isa->lanes;
@@ -6243,7 +6338,7 @@ static void nnti_conv_bias_task(void *arg, int64_t f, int worker)
 enum { NNTI_FIRST_PART = 1, NNTI_LAST_PART = 2 };
 static void nnti_conv_weight_wino(const nnti_exec *e, const nnt_op *op, const nnt_run *run, int part, int accumulate)
 {
-    const int m = nnti_wino_pick(op);
+    const int kind = nnti_wino_pick(op);
     nnti_conv_bias bias;
     bias.isa = nnti_gemm_isa_of(e);
     bias.op = op;
@@ -6251,8 +6346,8 @@ static void nnti_conv_weight_wino(const nnti_exec *e, const nnt_op *op, const nn
     if (op->at[NNT_GB])
         nnti_parallel_if(e, (double)run->count * op->out_c * op->out_h * op->out_w > 64 * 1024, op->out_c, nnti_conv_bias_task,
                          &bias);
-    nnti_wino_weight_add(e, op, m, run->count, !(part & NNTI_FIRST_PART));
-    if (part & NNTI_LAST_PART) nnti_wino_weight_end(e, op, m, accumulate);
+    nnti_wino_weight_add(e, op, kind, run->count, !(part & NNTI_FIRST_PART));
+    if (part & NNTI_LAST_PART) nnti_wino_weight_end(e, op, kind, accumulate);
 }
 static void nnti_cpu_conv_weight(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
 {
@@ -7560,11 +7655,14 @@ static void nnti_cpu_mse(const nnti_exec *e, const nnt_op *op, const nnt_run *ru
    activation that masks it. Built from the kernels above; how many samples at a time depends on shapes only.
    ============================================================================ */
 
-enum { NNTI_FUSED_BYTES = 1 << 20 };        /* of the map that passes through: it stays in the second-level cache */
+/* Of the map that passes through. A convolution has to have enough of it for all threads, and to be worth reading its
+   weights; batch norm only moves it, so that it should stay in the second-level cache. */
+enum { NNTI_FUSED_BYTES = 1 << 20, NNTI_FUSED_CONV_BYTES = 1 << 22 };
 
-static int nnti_fused_samples(int64_t values)       /* of one sample's map */
+static int nnti_fused_samples(const nnt_op *op, int64_t values)     /* of one sample's map */
 {
-    return (int)nnti_max64(1, nnti_min64(64, NNTI_FUSED_BYTES / (int64_t)sizeof(float) / values));
+    const int bytes = op->kind == NNT_OP_BN_POOL ? NNTI_FUSED_BYTES : NNTI_FUSED_CONV_BYTES;
+    return (int)nnti_max64(1, nnti_min64(64, bytes / (int64_t)sizeof(float) / values));
 }
 static int64_t nnti_mid_size(const nnt_op *op) { return (int64_t)op->out_c * op->mid_h * op->mid_w; }
 /* Bytes of so many samples' values; of sizes that pass every memory a number that does so too, and of which sums don't wrap. */
@@ -7574,7 +7672,10 @@ static size_t nnti_fused_bytes(int64_t values, int samples)
     if (n < 0 || (uint64_t)n > NNTI_TOO_LARGE / sizeof(float)) return NNTI_TOO_LARGE;
     return nnti_round_up((size_t)n * sizeof(float), NNTI_ALIGN);
 }
-static size_t nnti_fused_map_bytes(int64_t values) { return nnti_fused_bytes(values, nnti_fused_samples(values)); }
+static size_t nnti_fused_map_bytes(const nnt_op *op, int64_t values)
+{
+    return nnti_fused_bytes(values, nnti_fused_samples(op, values));
+}
 /* The convolution (or batch norm) inside of a fused op, on the workspace behind the map. */
 static nnt_op nnti_fused_front(const nnt_op *op, int kind, size_t map_bytes)
 {
@@ -7615,14 +7716,14 @@ static void *nnti_skip_aux(const nnt_op *op, int64_t values)
 static size_t nnti_fused_forward_bytes(const nnt_op *op)
 {
     const int64_t mid = nnti_mid_size(op);
-    return nnti_fused_map_bytes(mid) + nnti_fused_bytes(nnti_out_size(op), nnti_fused_samples(mid));
+    return nnti_fused_map_bytes(op, mid) + nnti_fused_bytes(nnti_out_size(op), nnti_fused_samples(op, mid));
 }
 /* X ... -> Y AUX, the front being CONV or BN_APPLY or BN_EVAL. Without Y only AUX is wanted: Y goes to the workspace. */
 static void nnti_fused_forward(const nnti_exec *e, const nnt_op *op, const nnt_run *run, int front_kind)
 {
     const int64_t in = nnti_in_size(op), out = nnti_out_size(op);
     const size_t map = nnti_fused_forward_bytes(op);
-    const int each = nnti_fused_samples(nnti_mid_size(op));
+    const int each = nnti_fused_samples(op, nnti_mid_size(op));
     nnt_op front = nnti_fused_front(op, front_kind, map), pool = nnti_fused_pool(op, NNT_OP_MAXPOOL);
     nnt_run part = *run;
     int i;
@@ -7631,7 +7732,7 @@ static void nnti_fused_forward(const nnti_exec *e, const nnt_op *op, const nnt_r
     for (i = 0; i < run->count; i += each) {
         part.count = nnti_min(each, run->count - i);
         front.at[NNT_X] = nnti_skip(op, NNT_X, i * in);
-        pool.at[NNT_Y] = op->at[NNT_Y] ? nnti_skip(op, NNT_Y, i * out) : (char *)op->workspace + nnti_fused_map_bytes(nnti_mid_size(op));
+        pool.at[NNT_Y] = op->at[NNT_Y] ? nnti_skip(op, NNT_Y, i * out) : (char *)op->workspace + nnti_fused_map_bytes(op, nnti_mid_size(op));
         pool.at[NNT_AUX] = nnti_skip_aux(op, i * out);
         if (front_kind == NNT_OP_CONV) nnti_conv_samples(e, &front, &part);
         else nnti_cpu_bn_apply(e, &front, &part);
@@ -7643,7 +7744,7 @@ static size_t nnti_cpu_conv_pool_workspace(const nnti_exec *e, const nnt_op *op,
 {
     const size_t map = nnti_fused_forward_bytes(op);
     const nnt_op front = nnti_fused_front(op, NNT_OP_CONV, map);
-    return map + nnti_cpu_conv_workspace(e, &front, nnti_min(batch, nnti_fused_samples(nnti_mid_size(op))));
+    return map + nnti_cpu_conv_workspace(e, &front, nnti_min(batch, nnti_fused_samples(op, nnti_mid_size(op))));
 }
 static void nnti_cpu_bn_pool(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
 {
@@ -7655,19 +7756,22 @@ static size_t nnti_cpu_bn_pool_workspace(const nnti_exec *e, const nnt_op *op, i
     return nnti_fused_forward_bytes(op);
 }
 
+/* Whether results have to pass through the workspace before they go over the mask: Winograd's are written once, last. */
+static int nnti_data_passes(const nnt_op *op) { return (op->flags & NNT_OPF_OVER) && !nnti_wino_pick(op); }
+
 /* GX (over MASK, if they are one) = gradient of data of `front`, whose GY is the map in the workspace when op pools, else
    op's own. The result of a few samples is made behind the map, then masked on its way out. */
 static void nnti_data_over_mask(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
 {
     const int pools = op->kind == NNT_OP_CONV_POOL_DATA;
     const int64_t in = nnti_in_size(op), out = nnti_out_size(op);
-    const size_t map = pools ? nnti_fused_map_bytes(nnti_mid_size(op)) : 0;
-    const size_t data = op->flags & NNT_OPF_OVER ? nnti_fused_map_bytes(in) : 0;
-    int each = pools ? nnti_fused_samples(nnti_mid_size(op)) : 64, i;
+    const size_t map = pools ? nnti_fused_map_bytes(op, nnti_mid_size(op)) : 0;
+    const size_t data = nnti_data_passes(op) ? nnti_fused_map_bytes(op, in) : 0;
+    int each = pools ? nnti_fused_samples(op, nnti_mid_size(op)) : run->count, i;
     nnt_op front = nnti_fused_front(op, NNT_OP_CONV_DATA, map + data), pool;
     nnt_run part = *run;
     memset(&pool, 0, sizeof pool);
-    if (data) each = nnti_min(each, nnti_fused_samples(in));
+    if (data) each = nnti_min(each, nnti_fused_samples(op, in));
     if (pools) {
         pool = nnti_fused_pool(op, NNT_OP_MAXPOOL_GRAD);
         front.at[NNT_GY] = pool.at[NNT_GX] = op->workspace;
@@ -7713,15 +7817,15 @@ static void nnti_cpu_conv_pool_data(const nnti_exec *e, const nnt_op *op, const 
 static size_t nnti_cpu_conv_pool_data_workspace(const nnti_exec *e, const nnt_op *op, int batch)
 {
     const int pools = op->kind == NNT_OP_CONV_POOL_DATA;
-    const size_t map = pools ? nnti_fused_map_bytes(nnti_mid_size(op)) : 0;
-    const size_t data = op->flags & NNT_OPF_OVER ? nnti_fused_map_bytes(nnti_in_size(op)) : 0;
+    const size_t map = pools ? nnti_fused_map_bytes(op, nnti_mid_size(op)) : 0;
+    const size_t data = nnti_data_passes(op) ? nnti_fused_map_bytes(op, nnti_in_size(op)) : 0;
     nnt_op front = nnti_fused_front(op, NNT_OP_CONV_DATA, map + data);
     if (!pools) {
         front.out_h = op->out_h;
         front.out_w = op->out_w;
         return data + nnti_cpu_conv_data_workspace(e, &front, batch);
     }
-    return map + data + nnti_cpu_conv_data_workspace(e, &front, nnti_min(batch, nnti_fused_samples(nnti_mid_size(op))));
+    return map + data + nnti_cpu_conv_data_workspace(e, &front, nnti_min(batch, nnti_fused_samples(op, nnti_mid_size(op))));
 }
 static void nnti_cpu_conv_data_any(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
 {
@@ -7737,8 +7841,8 @@ static size_t nnti_cpu_conv_data_any_workspace(const nnti_exec *e, const nnt_op 
 static void nnti_cpu_conv_pool_weight(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
 {
     const int64_t in = nnti_in_size(op), out = nnti_out_size(op);
-    const size_t map = nnti_fused_map_bytes(nnti_mid_size(op));
-    const int each = nnti_fused_samples(nnti_mid_size(op));
+    const size_t map = nnti_fused_map_bytes(op, nnti_mid_size(op));
+    const int each = nnti_fused_samples(op, nnti_mid_size(op));
     nnt_op front = nnti_fused_front(op, NNT_OP_CONV_WEIGHT, map), pool = nnti_fused_pool(op, NNT_OP_MAXPOOL_GRAD);
     nnt_run part = *run;
     int i;
@@ -7758,9 +7862,9 @@ static void nnti_cpu_conv_pool_weight(const nnti_exec *e, const nnt_op *op, cons
 }
 static size_t nnti_cpu_conv_pool_weight_workspace(const nnti_exec *e, const nnt_op *op, int batch)
 {
-    const size_t map = nnti_fused_map_bytes(nnti_mid_size(op));
+    const size_t map = nnti_fused_map_bytes(op, nnti_mid_size(op));
     const nnt_op front = nnti_fused_front(op, NNT_OP_CONV_WEIGHT, map);
-    return map + nnti_cpu_conv_weight_workspace(e, &front, nnti_min(batch, nnti_fused_samples(nnti_mid_size(op))));
+    return map + nnti_cpu_conv_weight_workspace(e, &front, nnti_min(batch, nnti_fused_samples(op, nnti_mid_size(op))));
 }
 
 /* Backward of pooling and batch norm together: X GY AUX STATS [W] -> GX [GW GB], GX may be X. A channel at a time; its

@@ -369,7 +369,15 @@ static void winograd_tiles_that_maps_do_not_fill(void)
     for (i = 1; i <= 14; i++) check_square(1 + i % 3, 16 + i % 4 * 5, i, 15 - i, 16 + i * 3 % 23, 3, 1, 1 + (i < 3), 1, 1);
     for (i = 0; i < 3; i++) check_square(2, 17, 9, 10, 18, 3, 1, i, 1, 1);
     check_square(2, 33, 2, 2, 49, 3, 1, 1, 1, 1);
+    check_square(2, 33, 3, 4, 49, 3, 1, 1, 1, 1);
     check_square(2, 16, 3, 70, 16, 3, 1, 1, 1, 1);
+}
+static void winograd_kernels_of_5x5(void)
+{
+    int i;
+    for (i = 1; i <= 9; i++) check_square(1 + i % 3, 16 + i % 4 * 5, i, 11 - i, 16 + i * 3 % 23, 5, 1, 2 + (i < 3) + i % 2, 1, 1);
+    check_square(3, 17, 13, 13, 33, 5, 1, 2, 1, 1);
+    check_square(1, 18, 9, 7, 19, 5, 1, 0, 1, 1);
 }
 static void winograd_every_option_alone_and_together(void)
 {
@@ -397,7 +405,7 @@ static void winograd_results_do_not_depend_on_the_rest_of_the_batch(void)
     op.at[NNT_W] = random_floats((size_t)C * F * 9);
     for (k = 0; k < isa_count(); k++) {
         float *x = random_floats(N * x1), *y = floats(N * y1), *alone = floats(y1), *gx = floats(N * x1), *gx_alone = floats(x1);
-        CHECK(nnti_wino_pick(&op) == 4);
+        CHECK(nnti_wino_pick(&op) == NNTI_WINO_4_3);
         op.at[NNT_X] = x; op.at[NNT_Y] = y; op.at[NNT_GY] = y; op.at[NNT_GX] = gx;
         run.count = N;
         CHECK(run_all(isa_at(k), &op, &run, N, nnti_cpu_conv_workspace, nnti_cpu_conv, NNT_Y, N * y1, -1, 0));
@@ -464,8 +472,8 @@ static void winograd_is_turned_off_by_a_field(void)
     for (i = 0; i < net->plan.train.count; i++) {
         const nnt_op *op = &net->plan.train.ops[i];
         if (op->kind != NNT_OP_CONV && op->kind != NNT_OP_CONV_DATA && op->kind != NNT_OP_CONV_WEIGHT) continue;
-        if (op->flags & NNT_OPF_EXACT) { exact++; CHECK(nnti_wino_pick(op) == 0); }
-        else { fast++; CHECK(nnti_wino_pick(op) == 4); }
+        if (op->flags & NNT_OPF_EXACT) { exact++; CHECK(nnti_wino_pick(op) == NNTI_WINO_NONE); }
+        else { fast++; CHECK(nnti_wino_pick(op) == NNTI_WINO_4_3); }
     }
     CHECK(exact == 3 && fast == 2);
     nnt_free(net);
@@ -698,6 +706,7 @@ int main(int argc, char **argv)
     TEST(conv_of_real_nets_scaled_down);
     TEST(conv_sums_longer_than_a_block);
     TEST(winograd_tiles_that_maps_do_not_fill);
+    TEST(winograd_kernels_of_5x5);
     TEST(winograd_every_option_alone_and_together);
     TEST(winograd_blocks_of_tiles_and_of_sums);
     TEST(winograd_results_do_not_depend_on_the_rest_of_the_batch);
