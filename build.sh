@@ -344,7 +344,7 @@ do_config() {
 
 build_example() { $cc ${CFLAGS:-} -O2 -Wall -Wextra -Werror -I. ${stb:+-I"$stb"} "examples/$1.c" -o "build/$1" -lm -pthread; }
 example() {
-    case $1 in *fashion*) [ -n "$stb" ] || { skip "examples/$1.c" "no stb_image"; return; } ;; esac
+    case $1 in *fashion*|diagnose) [ -n "$stb" ] || { skip "examples/$1.c" "no stb_image"; return; } ;; esac
     check "examples/$1.c compiles" build_example "$1"
 }
 example_cxx() { check "examples/$1 in C++11" $cxx -x c++ -std=c++11 -fsyntax-only -I. ${stb:+-I"$stb"} "examples/$1"; }
@@ -360,12 +360,26 @@ fashion_runs() {
     [ $? -eq 2 ]        # no epochs: a usage line and status 2
 }
 
+monitor_shows_cards() {         # those of an NVML that the tests bring
+    mkdir -p build/fake
+    $cc -shared -fPIC tests/fake_nvml.c -o build/fake/libnvidia-ml.so.1 && LD_LIBRARY_PATH=build/fake build/monitor --processes >build/fake/monitor.txt || return 1
+    cat build/fake/monitor.txt
+    for line in 'timestamp, memory.used [MiB], memory.free [MiB], memory.total [MiB], utilization.gpu [%]' \
+            ', 3072 MiB, 13312 MiB, 16384 MiB, 87 %' ', 5 MiB, 16379 MiB, 16384 MiB, [N/A]' 'pid 4000000002, 2048 MiB, 12.5 %, ?'; do
+        grep -qF -e "$line" build/fake/monitor.txt || { echo "missing: $line"; return 1; }
+    done
+}
+
 do_examples() {
     (cd examples && ls *.c) | sed 's/\.c$//' | spread example || exit 1
     [ -z "$cxx" ] || (cd examples && ls *.c) | spread example_cxx || exit 1
     check "examples/mlp runs" build/mlp || finish
     check "examples/own_loop runs" build/own_loop --epochs 2 --out build/own_loop.safetensors || finish
     check "examples/alexnet runs" build/alexnet --steps 2 --batch 2 --size 96 || finish
+    check "examples/monitor runs" build/monitor --processes || finish
+    if [ -n "$stb" ]; then check "examples/diagnose runs" build/diagnose build/diagnose_pictures --epochs 1 --out build/diagnose || finish
+    else skip "examples/diagnose runs" "no stb_image"; fi
+    if [ "$(uname)" = Linux ]; then check "examples/monitor shows cards" monitor_shows_cards || finish; fi
     if [ -n "$data" ] && [ -n "$stb" ]; then check "examples/fashion_mnist runs for an epoch" fashion_runs || finish
     else skip "examples/fashion_mnist runs for an epoch" "no data set or no stb_image"; fi
 

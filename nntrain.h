@@ -20724,7 +20724,7 @@ static void nnti_put_loader_verdict(nnti_text *t, const nnti_page *p, double net
 {
     nnti_worker_tally sum = nnti_page_sum(p);
     double one = sum.busy > 0 ? (double)sum.samples / sum.busy : 0;
-    int stage = nnti_longest_stage(&sum), workers = nnti_max(1, p->workers), cores = nnti_core_count();
+    int stage = nnti_longest_stage(&sum), workers = nnti_max(1, p->workers), cores = nnti_core_count(), most = NNTI_MAX_THREADS, want;
     if (!(one > 0) || !(net_rate > 0)) {
         nnti_put_string(t, ": no batch was finished in the time");
         return;
@@ -20736,13 +20736,17 @@ static void nnti_put_loader_verdict(nnti_text *t, const nnti_page *p, double net
     nnti_put_percent(t, sum.busy > 0 ? sum.seconds[stage] / sum.busy : 0);
     nnti_put_string(t, "), the net takes ");
     nnti_put_rate(t, net_rate);
-    {
-        double wish = ceil(net_rate / one);
-        int most = NNTI_MAX_THREADS, want = wish < most ? nnti_max((int)wish, nnti_min(most, p->workers + 1)) : most;
-        nnti_put(t, "; try workers=%d", want);
-        if (want > cores) nnti_put(t, " (there %s %d core%s; more threads help where reading waits, not where it computes)", cores == 1 ? "is" : "are", cores, cores == 1 ? "" : "s");
+    if (p->workers && one * workers >= net_rate) {
+        nnti_put_string(t, "; that is enough on the whole: the waiting is for the first batches, or a larger prefetch helps");
+        return;
     }
-    if (stage == NNTI_STAGE_TRANSFORM) nnti_put_string(t, ", or noise as a layer (nnt_noise)");
+    want = ceil(net_rate / one) < most ? nnti_max((int)ceil(net_rate / one), nnti_min(most, p->workers + 1)) : most;
+    nnti_put(t, "; try workers=%d", want);
+    if (want + 1 > cores)                   /* the net's own thread wants one too */
+        nnti_put(t, " (there %s %d core%s for all; more threads help where reading waits, not where it computes)", cores == 1 ? "is" : "are", cores, cores == 1 ? "" : "s");
+    if (stage == NNTI_STAGE_TRANSFORM) nnti_put_string(t, "; noise costs less as a layer (nnt_noise)");
+    if (stage == NNTI_STAGE_READ || stage == NNTI_STAGE_DECODE)
+        nnti_put_string(t, "; with cache_bytes (nnt_transforms_desc) each sample is read and decoded once");
 }
 /* Nothing waits for data: what computing goes on. */
 static void nnti_put_compute_verdict(nnti_text *t, const nnti_sheet *s, double wall, double wait)
@@ -21113,7 +21117,7 @@ static void nnti_put_flame(nnti_text *t, void *subject)
     int i;
     nnti_put(t, "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"nntf\" width=\"100%%\" height=\"%d\">\n<style>\n", 110 + 18 * (f->depth + 1));
     nnti_put_string(t,
-        ".nntf{font:12px sans-serif;background:#fff;color:#222}.nntf .h{padding:6px 8px;line-height:1.35}.nntf .h p{margin:4px 0}"
+        ".nntf{font:12px sans-serif;background:#fff;color:#222}.nntf .h{box-sizing:border-box;height:104px;overflow:auto;padding:6px 8px;line-height:1.35}.nntf .h p{margin:4px 0}"
         ".nntf input{font:inherit;width:9em;float:right}.nntf .m{float:right;margin-right:8px}"
         ".nntf .e{cursor:pointer}.nntf .e text{fill:#111;pointer-events:none}.nntf .o rect{fill:#d4d4d4}.nntf .i rect{fill:#ececec}"
         ".nntf .w rect{fill:#f2c14e}.nntf .f rect{fill:#8fc1e3}.nntf .a rect{fill:#f0a35e}.nntf .b rect{fill:#e58a8a}.nntf .u rect{fill:#b7a1d9}"
