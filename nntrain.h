@@ -15845,8 +15845,8 @@ static nnt_result nnti_pnm_check(const uint8_t *p, size_t bytes, nnti_picture_he
     size_t at = 2;
     int64_t most, pixel = p[1] == '6' ? 3 : 1, needed;
     h->width = nnti_pnm_number(p, bytes, &at);
-    h->height = nnti_pnm_number(p, bytes, &at);
-    most = nnti_pnm_number(p, bytes, &at);
+    h->height = h->width > 0 ? nnti_pnm_number(p, bytes, &at) : -1;
+    most = h->height > 0 ? nnti_pnm_number(p, bytes, &at) : -1;
     if (h->width <= 0 || h->height <= 0 || most <= 0)
         return nnti_set_error(e, NNT_ERR_FORMAT, "the PNM's header says %I x %I pixels up to %I; it is damaged", h->width, h->height, most);
     if (most != 255 && most != 65535)
@@ -17442,8 +17442,9 @@ static nnt_result nnti_scan_files(nnti_scan *s)
         d->class_first[c] = s->files;
         if (!nnti_scan_enter(s, d->class_names[c])) return nnti_scan_failed(s, "a path in it is longer than 4095 bytes");
         s->inside = s->length + 1;
-        s->depth = 1;
-        nnti_path_kind(s->path, &s->above[0]);
+        s->depth = 2;
+        nnti_path_kind(d->root, &s->above[0]);
+        nnti_path_kind(s->path, &s->above[1]);
         if (nnti_scan_class(s)) return (nnt_result)d->error.code;
         if (s->files == d->class_first[c])
             return nnti_set_error(&d->error, NNT_ERR_DATA, "dataset_folder: class folder '%s' has no picture (%s); fill or remove it",

@@ -1,9 +1,35 @@
 /* test_cases.c - numbers that other libraries got wrong in public, worked out by hand or with PyTorch in double.
 
    Each case says what went wrong elsewhere. Public functions only. */
+#ifdef NNT_TEST_STB
+#  if defined(__GNUC__)
+#    pragma GCC diagnostic push
+#    pragma GCC diagnostic ignored "-Wpragmas"
+#    pragma GCC diagnostic ignored "-Wunknown-warning-option"
+#    pragma GCC diagnostic ignored "-Wunused-function"
+#    pragma GCC diagnostic ignored "-Wunused-but-set-variable"
+#    pragma GCC diagnostic ignored "-Wconversion"
+#    pragma GCC diagnostic ignored "-Wsign-conversion"
+#    pragma GCC diagnostic ignored "-Wshadow"
+#    pragma GCC diagnostic ignored "-Wcast-qual"
+#    pragma GCC diagnostic ignored "-Wmissing-field-initializers"
+#    pragma GCC diagnostic ignored "-Wunused-parameter"
+#  endif
+#  define STB_IMAGE_IMPLEMENTATION
+#  include <stb_image.h>
+#  if defined(__GNUC__)
+#    pragma GCC diagnostic pop
+#  endif
+#endif
 #define NNTRAIN_IMPLEMENTATION
 #include "nntrain.h"
 #include "test.h"
+#include <sys/stat.h>
+#include <unistd.h>
+
+#ifndef NNT_TEST_SHARED
+#  define NNT_TEST_SHARED "../shared"
+#endif
 
 /* ---- a layer with a chosen input, whose gradients can be seen ---- */
 
@@ -457,6 +483,383 @@ static void plan_of_more_than_2_to_the_31_values(void)
     nnt_free(net);
 }
 
+
+#ifndef NNT_NO_STDIO
+/* ---- files: ../shared/cases and ../shared/data, where the machine has them ---- */
+
+static char cases_root[2048], cases_dir[128];
+
+static char *whole_text(const char *path)
+{
+    FILE *f = fopen(path, "rb");
+    char *text = (char *)calloc(1, 200000);
+    if (f && text) { text[fread(text, 1, 199999, f)] = 0; fclose(f); return text; }
+    if (f) fclose(f);
+    free(text);
+    return NULL;
+}
+/* What stands behind "name" : in an object's text up to `end`; NULL when there is none. */
+static const char *json_find(const char *text, const char *end, const char *name)
+{
+    char quoted[100];
+    const char *at;
+    sprintf(quoted, "\"%s\":", name);
+    at = strstr(text, quoted);
+    return at && at < end ? at + strlen(quoted) : NULL;
+}
+static double json_number(const char *text, const char *end, const char *name, double otherwise)
+{
+    const char *at = json_find(text, end, name);
+    return at ? strtod(at, NULL) : otherwise;
+}
+/* Three numbers of an array. */
+static int json_three(const char *text, const char *end, const char *name, double to[3])
+{
+    const char *at = json_find(text, end, name);
+    int k;
+    if (!at) return 0;
+    for (k = 0, at = strchr(at, '[') + 1; k < 3; k++) { char *next; to[k] = strtod(at, &next); at = next + strspn(next, ", \n"); }
+    return 1;
+}
+static void link_to(const char *target, const char *name)
+{
+    remove(name);
+    if (symlink(target, name)) { printf("can't link %s\n", name); exit(2); }
+}
+/* The only picture of folder "one/c", which is a link to `path`, in a loader's batch; transforms may be NULL. The loader is
+   left to the caller, who reads its error. */
+static nnt_loader *load_one(const char *path, const nnt_transform *t, nnt_dataset **d, nnt_dataset **e, nnt_batch *b)
+{
+    const char *dot = strrchr(path, '.');
+    nnt_folder_desc desc;
+    nnt_loader_desc order;
+    nnt_transforms_desc list;
+    nnt_loader *l;
+    char name[100];
+    memset(&desc, 0, sizeof desc);
+    memset(&order, 0, sizeof order);
+    memset(&list, 0, sizeof list);
+    sprintf(name, "one/c/x%s", dot);
+    link_to(path, name);
+    *d = nnt_dataset_folder("one", desc, NULL);
+    list.list = t;
+    list.count = t ? 1 : 0;
+    *e = t ? nnt_dataset_transform(*d, list, NULL) : NULL;
+    order.batch = 1;
+    order.workers = NNT_NO_WORKERS;
+    l = nnt_loader_new(t ? *e : *d, order, NULL);
+    nnt_loader_next(l, b);
+    remove(name);
+    return l;
+}
+static void unload(nnt_loader *l, nnt_dataset *d, nnt_dataset *e)
+{
+    nnt_loader_free(l);
+    nnt_dataset_free(e);
+    nnt_dataset_free(d);
+}
+static double mean_of(const nnt_batch *b, const int shape[3], int c, int y, int x, int height, int width)
+{
+    double sum = 0;
+    int i, k;
+    for (i = y; i < y + height; i++) for (k = x; k < x + width; k++) sum += (double)b->x[(c * shape[1] + i) * shape[2] + k];
+    return sum * 255 / height / width;
+}
+static void check_picture(const char *folder, const char *name, const char *text, const char *end, double tolerance)
+{
+    static const char *const corner[4] = { "top_left", "top_right", "bottom_left", "bottom_right" };
+    const char *expect = json_find(text, end, "expect");
+    char path[2300];
+    nnt_dataset *d, *e;
+    nnt_batch b;
+    nnt_loader *l;
+    int shape[3], c, k;
+    double want[3];
+    sprintf(path, "%s%s/%s", cases_root, folder, name);
+    l = load_one(path, NULL, &d, &e, &b);
+    if (expect && !strncmp(expect, " \"error\"", 8)) {
+        CHECKF(b.count == 0, "%s was read", name);
+        CHECKF(strstr(nnt_loader_error(l), "one/c/x") != NULL, "%s: \"%s\" does not name the file", name, nnt_loader_error(l));
+    } else if (expect && !strncmp(expect, " \"ok\"", 5)) {
+        CHECKF(b.count == 1, "%s: %s", name, nnt_loader_error(l));
+        nnt_dataset_shape(d, shape);
+        CHECKF(shape[2] == (int)json_number(text, end, "width", 0) && shape[1] == (int)json_number(text, end, "height", 0), "%s: %d x %d", name,
+               shape[2], shape[1]);
+        if (b.count && json_three(text, end, "rgb_mean", want))
+            for (c = 0; c < 3; c++)
+                CHECKF(fabs(mean_of(&b, shape, c, 0, 0, shape[1], shape[2]) - want[c]) <= tolerance, "%s: channel %d is %g, not %g", name, c,
+                       mean_of(&b, shape, c, 0, 0, shape[1], shape[2]), want[c]);
+        for (k = 0; k < 4 && b.count; k++) if (json_three(text, end, corner[k], want))
+            for (c = 0; c < 3; c++) {
+                const double got = mean_of(&b, shape, c, k & 2 ? shape[1] - 8 : 0, k & 1 ? shape[2] - 8 : 0, 8, 8);
+                CHECKF(fabs(got - want[c]) <= tolerance, "%s: %s of channel %d is %g, not %g", name, corner[k], c, got, want[c]);
+            }
+    }
+    unload(l, d, e);
+}
+/* Every file that a list tells about. */
+static void check_list(const char *folder, double tolerance, int least)
+{
+    char path[2300], name[200];
+    char *text;
+    const char *at;
+    int count = 0;
+    sprintf(path, "%s%s/expected.json", cases_root, folder);
+    text = whole_text(path);
+    if (!text) SKIP("no shared data here");
+    for (at = strstr(text, "\"files\""); at && (at = strstr(at + 1, ": {")) != NULL; ) {
+        const char *quote = at - 1, *next, *end;
+        if (*quote != '"') continue;
+        while (quote > text && quote[-1] != '"') quote--;
+        if (!memchr(quote, '.', (size_t)(at - 1 - quote))) continue;       /* "rgb_corners" is no file */
+        memcpy(name, quote, (size_t)(at - 1 - quote));
+        name[at - 1 - quote] = 0;
+        for (end = at; ; end = next + 1) {          /* up to the next name with a dot in it */
+            const char *q;
+            next = strstr(end + 1, ": {");
+            if (!next) { end = text + strlen(text); break; }
+            for (q = next - 1; q > text && q[-1] != '"'; q--) { }
+            if (memchr(q, '.', (size_t)(next - 1 - q))) { end = q; break; }
+        }
+        check_picture(folder, name, at, end, json_number(at, end, "tolerance", tolerance));
+        count++;
+    }
+    CHECKF(count >= least, "%d files", count);
+    free(text);
+}
+#ifdef NNT_TEST_STB
+static void shared_pictures_are_read_or_refused(void) { check_list(NNT_TEST_SHARED "/cases/images", 1.5, 21); }
+static void pngsuite_is_read_or_refused(void) { check_list(NNT_TEST_SHARED "/data/pngsuite", 0.5, 170); }
+static void photos_have_their_colours(void) { check_list(NNT_TEST_SHARED "/data/photos", 1.5, 24); }
+
+/* One pixel to 8 x 8 is that colour everywhere; 5000 rows to 2 are means as wide as the filter is. */
+static void extreme_resizes_give_their_values(void)
+{
+    static const int tall[4] = { 219, 219, 36, 36 }, one[3] = { 10, 200, 30 };
+    nnt_transform to8 = nnt_resize(8, 8), to2 = nnt_resize(2, 2);
+    char path[2300];
+    nnt_dataset *d, *e;
+    nnt_loader *l;
+    nnt_batch b;
+    int i;
+    sprintf(path, "%s%s/cases/images/one.png", cases_root, NNT_TEST_SHARED);
+    if (access(path, R_OK)) SKIP("no shared cases here");
+    l = load_one(path, &to8, &d, &e, &b);
+    CHECKF(b.count == 1, "%s", nnt_loader_error(l));
+    for (i = 0; b.count && i < 192; i++) CHECK((int)(b.x[i] * 255 + 0.5f) == one[i / 64]);
+    unload(l, d, e);
+    sprintf(path, "%s%s/cases/images/tall_1x5000.png", cases_root, NNT_TEST_SHARED);
+    l = load_one(path, &to2, &d, &e, &b);
+    CHECKF(b.count == 1, "%s", nnt_loader_error(l));
+    for (i = 0; b.count && i < 12; i++) CHECK(abs((int)(b.x[i] * 255 + 0.5f) - tall[i % 4]) <= 1);
+    unload(l, d, e);
+}
+
+static nnt_dataset *shared_folder(const char *name)
+{
+    char path[2300];
+    nnt_folder_desc desc;
+    memset(&desc, 0, sizeof desc);
+    if (name[0] == '/') strcpy(path, name);
+    else sprintf(path, "%s%s/cases/folders/%s", cases_root, NNT_TEST_SHARED, name);
+    return nnt_dataset_folder(path, desc, NULL);
+}
+static void check_classes(nnt_dataset *d, int count, const char *const *names, const int *counts)
+{
+    int64_t i;
+    int c, found[8];
+    memset(found, 0, sizeof found);
+    CHECK_TEXT(nnt_dataset_error(d), "");
+    CHECK(nnt_dataset_classes(d) == count);
+    for (c = 0; c < count; c++) CHECK_TEXT(nnt_dataset_class_name(d, c) ? nnt_dataset_class_name(d, c) : "NULL", names[c]);
+    for (i = 0; i < nnt_dataset_count(d); i++) found[nnt_dataset_label(d, i)]++;
+    for (c = 0; c < count; c++) CHECKF(found[c] == counts[c], "class %s: %d", names[c], found[c]);
+    nnt_dataset_free(d);
+}
+static void shared_folders_have_their_classes(void)
+{
+    static const char *const order[5] = { "1", "10", "2", "B", "a" }, *const pets[3] = { "cat", "dog", "pool" };
+    static const char *const odd[4] = { "caf\xc3\xa9", "with space", "zebra", "\xe6\x97\xa5\xe6\x9c\xac" };
+    static const int two[5] = { 2, 2, 2, 2, 2 }, one[4] = { 1, 1, 1, 1 }, extensions[2] = { 6, 1 }, ten[2] = { 10, 10 }, links[3] = { 2, 1, 1 };
+    char path[2300], target[2400];
+    nnt_dataset *d;
+    sprintf(path, "%s%s/cases/folders/order", cases_root, NNT_TEST_SHARED);
+    if (access(path, R_OK)) SKIP("no shared cases here");
+    check_classes(shared_folder("order"), 5, order, two);
+    check_classes(shared_folder("hidden"), 2, pets, one);
+    check_classes(shared_folder("extensions"), 2, pets, extensions);
+    check_classes(shared_folder("non_ascii"), 4, odd, one);
+    check_classes(shared_folder("bad_in_the_middle"), 2, pets, ten);
+    /* what the list says a test has to make: an empty class; links to a folder and to a file */
+    if (mkdir("made", 0700) || mkdir("made/emu", 0700) || mkdir("links", 0700) || mkdir("links/cat", 0700)) exit(2);
+    sprintf(target, "%s%s/cases/folders/empty_class/cat", cases_root, NNT_TEST_SHARED);
+    link_to(target, "made/cat");
+    sprintf(path, "%s/made", cases_dir);
+    d = shared_folder(path);
+    CHECKF(nnt_dataset_error_code(d) && strstr(nnt_dataset_error(d), "'emu'"), "%s", nnt_dataset_error(d));
+    nnt_dataset_free(d);
+    sprintf(target, "%s%s/cases/folders/links/pool", cases_root, NNT_TEST_SHARED);
+    link_to(target, "links/dog");
+    link_to(target, "links/pool");
+    sprintf(target, "%s%s/cases/folders/links/cat/a.png", cases_root, NNT_TEST_SHARED);
+    link_to(target, "links/cat/a.png");
+    sprintf(target, "%s%s/cases/folders/links/pool/p.png", cases_root, NNT_TEST_SHARED);
+    link_to(target, "links/cat/b.png");
+    sprintf(path, "%s/links", cases_dir);
+    check_classes(shared_folder(path), 3, pets, links);
+}
+/* A bad file in the middle of an epoch: named, or left out and counted, whatever the threads. */
+static void a_shared_folder_with_bad_pictures(void)
+{
+    int skip, workers, epoch, i;
+    nnt_dataset *d = shared_folder("bad_in_the_middle");
+    if (nnt_dataset_error_code(d)) { nnt_dataset_free(d); SKIP("no shared cases here"); }
+    for (skip = 0; skip < 2; skip++) for (workers = -1; workers < 4; workers++) {
+        nnt_loader_desc desc;
+        nnt_loader *l;
+        nnt_batch b;
+        memset(&desc, 0, sizeof desc);
+        desc.batch = 4;
+        desc.shuffle = 1;
+        desc.workers = workers;
+        desc.on_bad = skip ? NNT_ON_BAD_SKIP : NNT_ON_BAD_ERROR;
+        l = nnt_loader_new(d, desc, NULL);
+        for (epoch = 0; epoch < 2; epoch++) {
+            int seen[20], count = 0;
+            memset(seen, 0, sizeof seen);
+            while (nnt_loader_next(l, &b) == NNT_OK && b.count)
+                for (i = 0; i < b.count; i++) { seen[b.indices[i]]++; count++; CHECK(b.labels[i] == b.indices[i] / 10); }
+            if (!skip) break;
+            CHECKF(count == 18 && !seen[7] && !seen[13], "%d of 20: %s", count, nnt_loader_error(l));
+            for (i = 0; i < 20; i++) CHECK(seen[i] <= 1);
+        }
+        if (skip) CHECK(nnt_loader_skipped(l) == 2 && strstr(nnt_loader_skipped_why(l, 0), ".jpg'") && strstr(nnt_loader_skipped_why(l, 1), ".jpg'"));
+        else CHECKF(nnt_loader_error_code(l) && (strstr(nnt_loader_error(l), "cat/07.jpg") || strstr(nnt_loader_error(l), "dog/13.jpg")), "%s",
+                    nnt_loader_error(l));
+        nnt_loader_free(l);
+    }
+    nnt_dataset_free(d);
+}
+static void a_shared_folder_of_several_sizes(void)
+{
+    nnt_transform to8 = nnt_resize(8, 8);
+    nnt_transforms_desc list;
+    nnt_loader_desc desc;
+    nnt_dataset *d = shared_folder("sizes"), *e;
+    nnt_loader *l;
+    nnt_batch b;
+    int i;
+    if (nnt_dataset_error_code(d)) { nnt_dataset_free(d); SKIP("no shared cases here"); }
+    memset(&desc, 0, sizeof desc);
+    memset(&list, 0, sizeof list);
+    desc.batch = 4;
+    l = nnt_loader_new(d, desc, NULL);
+    CHECK(nnt_loader_next(l, &b) == NNT_ERR_SHAPE);
+    CHECKF(strstr(nnt_loader_error(l), ".png'") && strstr(nnt_loader_error(l), " others are "), "%s", nnt_loader_error(l));
+    nnt_loader_free(l);
+    list.list = &to8;
+    list.count = 1;
+    e = nnt_dataset_transform(d, list, NULL);
+    l = nnt_loader_new(e, desc, NULL);
+    CHECK(nnt_loader_next(l, &b) == NNT_OK && b.count == 4);
+    for (i = 0; b.count && i < 4 * 192; i++) CHECK((int)(b.x[i] * 255 * 1000 + 0.5f) == 9000);
+    nnt_loader_free(l);
+    nnt_dataset_free(e);
+    nnt_dataset_free(d);
+}
+/* 600 and 180 pictures of 32 x 32: mean and deviation of each channel as their list says. */
+static void cifar3_has_its_statistics(void)
+{
+    static const char *const sets[2] = { "train", "test" };
+    static const double mean[2][3] = { { 0.4944, 0.4828, 0.4664 }, { 0.5112, 0.4993, 0.4735 } };
+    static const double deviation[2][3] = { { 0.2479, 0.2439, 0.2592 }, { 0.2475, 0.2449, 0.2568 } };
+    int s, c, i, k;
+    for (s = 0; s < 2; s++) {
+        char path[2300];
+        nnt_folder_desc desc;
+        nnt_loader_desc order;
+        nnt_dataset *d;
+        nnt_loader *l;
+        nnt_batch b;
+        double sum[3] = { 0, 0, 0 }, square[3] = { 0, 0, 0 }, n = 0;
+        memset(&desc, 0, sizeof desc);
+        memset(&order, 0, sizeof order);
+        sprintf(path, "%s%s/data/cifar3/%s", cases_root, NNT_TEST_SHARED, sets[s]);
+        if (access(path, R_OK)) SKIP("no shared data here");
+        d = nnt_dataset_folder(path, desc, NULL);
+        order.batch = 60;
+        l = nnt_loader_new(d, order, NULL);
+        CHECK(nnt_dataset_classes(d) == 3 && nnt_dataset_count(d) == (s ? 180 : 600));
+        CHECK_TEXT(nnt_dataset_class_name(d, 2) ? nnt_dataset_class_name(d, 2) : "NULL", "ship");
+        while (nnt_loader_next(l, &b) == NNT_OK && b.count) for (i = 0, n += b.count; i < b.count; i++) for (c = 0; c < 3; c++) for (k = 0; k < 1024; k++) {
+            const double v = (double)b.x[(i * 3 + c) * 1024 + k];
+            sum[c] += v;
+            square[c] += v * v;
+        }
+        for (c = 0; c < 3 && n > 0; c++) {
+            const double m = sum[c] / n / 1024;
+            CHECKF(fabs(m - mean[s][c]) < 0.003 && fabs(sqrt(square[c] / n / 1024 - m * m) - deviation[s][c]) < 0.003, "%s, channel %d: %g", sets[s], c, m);
+        }
+        nnt_loader_free(l);
+        nnt_dataset_free(d);
+    }
+}
+#endif
+static nnt_dataset *shared_cifar(const char *name)
+{
+    char path[2300];
+    const char *list[1];
+    sprintf(path, "%s%s/cases/cifar/%s", cases_root, NNT_TEST_SHARED, name);
+    list[0] = path;
+    return nnt_dataset_cifar(list, 1, NNT_CIFAR10, NULL);
+}
+static void shared_cifar_files_do_what_their_list_says(void)
+{
+    static const int label[3] = { 3, 0, 9 };
+    nnt_dataset *d = shared_cifar("cifar10_3.bin");
+    nnt_loader_desc desc;
+    nnt_loader *l;
+    nnt_batch b;
+    int i;
+    if (nnt_dataset_error_code(d) == NNT_ERR_FILE) { nnt_dataset_free(d); SKIP("no shared cases here"); }
+    memset(&desc, 0, sizeof desc);
+    desc.batch = 3;
+    l = nnt_loader_new(d, desc, NULL);
+    CHECKF(nnt_loader_next(l, &b) == NNT_OK && b.count == 3, "%s", nnt_loader_error(l));
+    for (i = 0; i < 3 && b.count; i++) CHECK(b.labels[i] == label[i]);
+    for (i = 0; i < 4 && b.count; i++) CHECK((int)(b.x[3072 + i] * 255 + 0.5f) == i + 1);
+    nnt_loader_free(l);
+    nnt_dataset_free(d);
+    d = shared_cifar("cifar10_partial.bin");
+    CHECKF(nnt_dataset_error_code(d) == NNT_ERR_FORMAT && strstr(nnt_dataset_error(d), "7646"), "%s", nnt_dataset_error(d));
+    nnt_dataset_free(d);
+    d = shared_cifar("cifar10_label_10.bin");
+    CHECKF(nnt_dataset_error_code(d) == NNT_ERR_FORMAT && strstr(nnt_dataset_error(d), "label 10 of sample 1"), "%s", nnt_dataset_error(d));
+    nnt_dataset_free(d);
+}
+
+static void enter_cases_dir(void)
+{
+    const char *tmp = getenv("TMPDIR");
+    if (!tmp || strlen(tmp) > 80) tmp = "/tmp";
+    sprintf(cases_dir, "%s/nnt_test_cases_%ld", tmp, (long)getpid());
+    if (NNT_TEST_SHARED[0] != '/') {
+        if (!getcwd(cases_root, sizeof cases_root - 8)) exit(2);
+        strcat(cases_root, "/");
+    }
+    if (mkdir(cases_dir, 0700) || chdir(cases_dir) || mkdir("one", 0700) || mkdir("one/c", 0700)) { printf("can't use %s\n", cases_dir); exit(2); }
+}
+static void leave_cases_dir(void)
+{
+    static const char *const made[] = {
+        "one/c", "one", "made/emu", "made/cat", "made", "links/dog", "links/pool", "links/cat/a.png", "links/cat/b.png", "links/cat", "links"
+    };
+    size_t i;
+    for (i = 0; i < sizeof made / sizeof *made; i++) remove(made[i]);
+    if (chdir("/") || rmdir(cases_dir)) printf("%s could not be removed\n", cases_dir);
+}
+#endif
+
 int main(int argc, char **argv)
 {
     TEST_BEGIN(argc, argv);
@@ -472,5 +875,20 @@ int main(int argc, char **argv)
     TEST(evaluation_does_not_depend_on_the_batch);
     TEST(adam_first_steps);
     TEST(plan_of_more_than_2_to_the_31_values);
+#ifndef NNT_NO_STDIO
+    enter_cases_dir();
+#ifdef NNT_TEST_STB
+    TEST(shared_pictures_are_read_or_refused);
+    TEST(pngsuite_is_read_or_refused);
+    TEST(photos_have_their_colours);
+    TEST(extreme_resizes_give_their_values);
+    TEST(shared_folders_have_their_classes);
+    TEST(a_shared_folder_with_bad_pictures);
+    TEST(a_shared_folder_of_several_sizes);
+    TEST(cifar3_has_its_statistics);
+#endif
+    TEST(shared_cifar_files_do_what_their_list_says);
+    leave_cases_dir();
+#endif
     return TEST_END();
 }

@@ -27,6 +27,7 @@
 #include "nntrain.h"
 #include "test.h"
 #include <dirent.h>
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -704,12 +705,978 @@ static void datasets_survive_each_allocation_failing(void)
     nnt_dataset_free(d);
 }
 
+
+/* ---- files of pictures ---- */
+
+static void write_file(const char *name, const uint8_t *data, size_t bytes)
+{
+    FILE *f;
+    remove(name);
+    f = fopen(name, "wb");
+    if (!f || fwrite(data, 1, bytes, f) != bytes || fclose(f)) { printf("can't write %s\n", name); exit(2); }
+}
+static void make_folder(const char *name) { if (mkdir(name, 0700)) { printf("can't make %s\n", name); exit(2); } }
+
+/* Removes everything below the current directory, links as links. */
+static void remove_all(const char *name)
+{
+    char path[1024];
+    DIR *dir = opendir(name);
+    struct dirent *entry;
+    while (dir && (entry = readdir(dir)) != NULL) {
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
+        if (snprintf(path, sizeof path, "%s/%s", name, entry->d_name) >= (int)sizeof path) continue;
+        if (unlink(path)) remove_all(path);
+    }
+    if (dir) closedir(dir);
+    if (strcmp(name, ".") != 0) rmdir(name);
+}
+
+static uint8_t *put_be(uint8_t *to, uint32_t v, int bytes)
+{
+    while (bytes--) *to++ = (uint8_t)(v >> 8 * bytes);
+    return to;
+}
+static uint8_t *put_le(uint8_t *to, uint32_t v, int bytes)
+{
+    for (; bytes; bytes--, v >>= 8) *to++ = (uint8_t)v;
+    return to;
+}
+static uint32_t crc32_of(const uint8_t *p, size_t bytes)        /* bit by bit */
+{
+    uint32_t c = 0xFFFFFFFFu;
+    int k;
+    for (; bytes; bytes--, p++) for (c ^= *p, k = 0; k < 8; k++) c = (c & 1u) ? (c >> 1) ^ 0xEDB88320u : c >> 1;
+    return ~c;
+}
+static uint8_t *put_chunk(uint8_t *to, const char *kind, const uint8_t *data, size_t bytes)
+{
+    uint8_t *p = put_be(to, (uint32_t)bytes, 4);
+    memcpy(p, kind, 4);
+    if (bytes) memcpy(p + 4, data, bytes);
+    return put_be(p + 4 + bytes, crc32_of(p, bytes + 4), 4);
+}
+/* A PNG of one stored block: rows of row_bytes bytes, unfiltered. palette: its bytes, or NULL. */
+static size_t make_png(uint8_t *out, int width, int height, int depth, int color, const uint8_t *rows, int row_bytes,
+                       const uint8_t *palette, int colors)
+{
+    static uint8_t data[70000];
+    const size_t n = (size_t)height * (size_t)(row_bytes + 1);
+    uint8_t head[13], *p = out, *q = data + 7;
+    uint32_t a = 1, b = 0;
+    int y;
+    size_t i;
+    memcpy(p, "\x89PNG\r\n\x1a\n", 8);
+    put_be(put_be(head, (uint32_t)width, 4), (uint32_t)height, 4);
+    head[8] = (uint8_t)depth;
+    head[9] = (uint8_t)color;
+    head[10] = head[11] = head[12] = 0;
+    p = put_chunk(p + 8, "IHDR", head, 13);
+    if (palette) p = put_chunk(p, "PLTE", palette, (size_t)colors * 3);
+    memcpy(data, "\x78\x01\x01", 3);
+    put_le(put_le(data + 3, (uint32_t)n, 2), ~(uint32_t)n, 2);
+    for (y = 0; y < height; y++, q += row_bytes) { *q++ = 0; memcpy(q, rows + (size_t)y * (size_t)row_bytes, (size_t)row_bytes); }
+    for (i = 0; i < n; i++) { a = (a + data[7 + i]) % 65521; b = (b + a) % 65521; }
+    put_be(q, b << 16 | a, 4);
+    p = put_chunk(p, "IDAT", data, n + 11);
+    return (size_t)(put_chunk(p, "IEND", NULL, 0) - out);
+}
+static size_t make_bmp(uint8_t *out, int width, int height, const uint8_t *rgb)
+{
+    const int row = (3 * width + 3) / 4 * 4;
+    uint8_t *p = out;
+    int y, x;
+    memset(out, 0, 54);
+    memcpy(p, "BM", 2);
+    put_le(p + 2, (uint32_t)(54 + row * height), 4);
+    put_le(p + 10, 54, 4);
+    put_le(p + 14, 40, 4);
+    put_le(p + 18, (uint32_t)width, 4);
+    put_le(p + 22, (uint32_t)height, 4);
+    put_le(p + 26, 1, 2);
+    put_le(p + 28, 24, 2);
+    for (y = 0, p += 54; y < height; y++, p += row) for (x = 0; x < width; x++) {
+        const uint8_t *from = rgb + ((height - 1 - y) * width + x) * 3;
+        p[3 * x] = from[2];
+        p[3 * x + 1] = from[1];
+        p[3 * x + 2] = from[0];
+    }
+    return (size_t)(54 + row * height);
+}
+/* A GIF of 4 colours, its codes never longer than 3 bits since each pixel is preceded by a clear. */
+static size_t make_gif(uint8_t *out, int width, int height, const uint8_t *palette, const uint8_t *index)
+{
+    uint8_t *p = out, *count;
+    uint32_t bits = 0;
+    int used = 0, i;
+    memcpy(p, "GIF89a", 6);
+    p = put_le(put_le(p + 6, (uint32_t)width, 2), (uint32_t)height, 2);
+    *p++ = 0x81; *p++ = 0; *p++ = 0;        /* a palette of 4 */
+    memcpy(p, palette, 12);
+    p += 12;
+    memcpy(p, "!\xF9\x04\0\0\0\0\0", 8);    /* a control block to step over */
+    p += 8;
+    *p++ = 0x2C;
+    p = put_le(put_le(put_le(p, 0, 4), (uint32_t)width, 2), (uint32_t)height, 2);
+    *p++ = 0;
+    *p++ = 2;
+    count = p++;
+    for (i = 0; i <= 2 * width * height; i++) {     /* clear, pixel, clear, pixel, ..., end */
+        const uint32_t code = i == 2 * width * height ? 5 : i % 2 ? index[i / 2] : 4;
+        bits |= code << used;
+        used += 3;
+        for (; used >= 8; used -= 8, bits >>= 8) *p++ = (uint8_t)bits;
+    }
+    *p++ = (uint8_t)bits;
+    *count = (uint8_t)(p - count - 1);
+    *p++ = 0;
+    *p++ = 0x3B;
+    return (size_t)(p - out);
+}
+/* A JPEG in grey whose 8 x 8 blocks have one value each: quantum 8, so that a block's number is value - 128; twelve
+   lengths in 4 bits each, and a one-bit code for "no more in this block". orientation 0: no EXIF; negative: big-endian. */
+typedef struct bit_writer { uint8_t *p; uint32_t bits; int used; } bit_writer;
+static void put_bits(bit_writer *w, uint32_t v, int n)
+{
+    while (n--) {
+        w->bits = w->bits << 1 | (v >> n & 1u);
+        if (++w->used < 8) continue;
+        *w->p++ = (uint8_t)w->bits;
+        if ((w->bits & 255u) == 255u) *w->p++ = 0;
+        w->used = 0;
+        w->bits = 0;
+    }
+}
+static uint8_t *put_exif(uint8_t *p, int orientation)
+{
+    uint8_t *(*put)(uint8_t *, uint32_t, int) = orientation < 0 ? put_be : put_le;
+    memcpy(p, "\xFF\xE1\0\x36" "Exif\0\0", 10);
+    memcpy(p + 10, orientation < 0 ? "MM\0*" : "II*\0", 4);
+    p = put(put(p + 14, 8, 4), 2, 2);
+    p = put(put(put(put(p, 0x0100, 2), 4, 2), 1, 4), 77, 4);         /* a width, to step over */
+    p = put(put(put(put(put(p, 0x0112, 2), 3, 2), 1, 4), (uint32_t)abs(orientation), 2), 0, 2);
+    return put(put(p, 0, 4), 0, 4);         /* no next directory, and four more */
+}
+static size_t make_jpeg(uint8_t *out, int width, int height, const uint8_t *block, int orientation)
+{
+    uint8_t *p = out;
+    bit_writer w;
+    int i, last = 0, across = (width + 7) / 8, down = (height + 7) / 8;
+    memcpy(p, "\xFF\xD8", 2);
+    p += 2;
+    if (orientation) p = put_exif(p, orientation);
+    memcpy(p, "\xFF\xDB\0\x43\0", 5);
+    memset(p + 5, 8, 64);
+    p += 69;
+    memcpy(p, "\xFF\xC0\0\x0B\x08", 5);
+    p = put_be(put_be(p + 5, (uint32_t)height, 2), (uint32_t)width, 2);
+    memcpy(p, "\x01\x01\x11\0\xFF\xC4\0\x1F\0" "\0\0\0\x0C\0\0\0\0\0\0\0\0\0\0\0\0", 25);
+    p += 25;
+    for (i = 0; i < 12; i++) *p++ = (uint8_t)i;
+    memcpy(p, "\xFF\xC4\0\x14\x10" "\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0" "\0\xFF\xDA\0\x08\x01\x01\0\0\x3F\0", 32);
+    w.p = p + 32;
+    w.bits = 0;
+    w.used = 0;
+    for (i = 0; i < across * down; i++) {
+        const int change = block[i] - 128 - last, size = abs(change);
+        int length = 0;
+        while (size >> length) length++;
+        put_bits(&w, (uint32_t)length, 4);
+        put_bits(&w, (uint32_t)(change > 0 ? change : change + (1 << length) - 1), length);
+        put_bits(&w, 0, 1);
+        last = block[i] - 128;
+    }
+    while (w.used) put_bits(&w, 1, 1);
+    memcpy(w.p, "\xFF\xD9", 2);
+    return (size_t)(w.p + 2 - out);
+}
+
+static nnt_folder_desc rgb_folder(void)
+{
+    nnt_folder_desc d;
+    memset(&d, 0, sizeof d);
+    d.channels = 3;
+    d.max_pixels = 100000000;
+    return d;
+}
+/* Decodes bytes at the end of a piece of memory of their own, so that a sanitizer sees what is read beyond. */
+static nnt_result try_decode(nnti_reading *r, const uint8_t *bytes, size_t n, nnti_image *m)
+{
+    const nnt_folder_desc d = rgb_folder();
+    uint8_t *exact = (uint8_t *)malloc(n ? n : 1);
+    nnt_result code;
+    if (n) memcpy(exact, bytes, n);
+    nnti_clear_error(&r->error);
+    code = nnti_decode(r, &d, exact, n, m);
+    free(exact);
+    CHECKF((code == NNT_OK) == (r->error.code == NNT_OK), "%s", r->error.text);
+    return code;
+}
+
+#ifdef NNT_TEST_STB
+static uint8_t file_bytes[100000];
+
+static void expect_pixels(size_t n, const uint8_t *rgb, int height, int width, const char *what)
+{
+    nnt_allocator a = nnti_allocator(NULL);
+    nnti_reading r;
+    nnti_image m;
+    int i;
+    nnti_reading_init(&r, &a);
+    CHECKF(try_decode(&r, file_bytes, n, &m) == NNT_OK, "%s: %s", what, r.error.text);
+    CHECKF(!r.error.code && m.height == height && m.width == width && m.channels == 3 && !m.is_float, "%s", what);
+    for (i = 0; !r.error.code && i < height * width * 3; i++)
+        CHECKF(((const uint8_t *)m.pixels)[i] == rgb[i], "%s: value %d is %d, not %d", what, i, ((const uint8_t *)m.pixels)[i], rgb[i]);
+    nnti_reading_free(&r);
+}
+/* One rule a kind: alpha dropped, grey to all three, 16 bits to the high byte, palettes expanded. */
+static void pictures_of_every_kind_give_their_pixels(void)
+{
+    enum { W = 5, H = 3, N = W * H };
+    uint8_t rgb[N * 3], gray[N * 3], rows[N * 8], palette[12];
+    char head[40];
+    int i, k;
+    size_t n;
+    fill_random(rgb, sizeof rgb, 8);
+    for (i = 0; i < N * 3; i++) gray[i] = rgb[i / 3 * 3];
+    expect_pixels(make_png(file_bytes, W, H, 8, 2, rgb, W * 3, NULL, 0), rgb, H, W, "rgb");
+    for (i = 0; i < N; i++) rows[i] = rgb[3 * i];
+    expect_pixels(make_png(file_bytes, W, H, 8, 0, rows, W, NULL, 0), gray, H, W, "grey");
+    for (i = 0; i < N; i++) { rows[2 * i] = rgb[3 * i]; rows[2 * i + 1] = (uint8_t)(i * 16); }
+    expect_pixels(make_png(file_bytes, W, H, 8, 4, rows, W * 2, NULL, 0), gray, H, W, "grey and alpha");
+    for (i = 0; i < N * 4; i++) rows[i] = (uint8_t)(i % 4 == 3 ? 0 : rgb[i / 4 * 3 + i % 4]);
+    expect_pixels(make_png(file_bytes, W, H, 8, 6, rows, W * 4, NULL, 0), rgb, H, W, "rgba, transparent");
+    for (i = 0; i < N * 3; i++) { rows[2 * i] = rgb[i]; rows[2 * i + 1] = 255; }
+    expect_pixels(make_png(file_bytes, W, H, 16, 2, rows, W * 6, NULL, 0), rgb, H, W, "16 bits");
+    for (i = 0; i < 12; i++) palette[i] = rgb[i];
+    for (i = 0; i < N; i++) { rows[i] = (uint8_t)(i * 7 % 4); for (k = 0; k < 3; k++) rgb[3 * i + k] = palette[rows[i] * 3 + k]; }
+    expect_pixels(make_png(file_bytes, W, H, 8, 3, rows, W, palette, 4), rgb, H, W, "palette");
+    expect_pixels(make_gif(file_bytes, W, H, palette, rows), rgb, H, W, "gif");
+    expect_pixels(make_bmp(file_bytes, W, H, rgb), rgb, H, W, "bmp");
+    n = (size_t)sprintf(head, "P6\n# a comment\n%d %d\n255\n", W, H);
+    memcpy(file_bytes, head, n);
+    memcpy(file_bytes + n, rgb, sizeof rgb);
+    expect_pixels(n + sizeof rgb, rgb, H, W, "ppm");
+}
+/* Against the naive meaning of each orientation: where a pixel of the upright picture comes from. */
+static void pictures_are_turned_upright(void)
+{
+    enum { W = 24, H = 16, AW = 3, AH = 2 };
+    uint8_t block[AW * AH], rgb[W * H * 3];
+    int orientation, big, x, y, k;
+    for (k = 0; k < AW * AH; k++) block[k] = (uint8_t)(30 + 37 * k);
+    for (orientation = 0; orientation <= 8; orientation++) for (big = 0; big < 2; big++) {
+        const int turned = orientation >= 5, w = turned ? H : W, h = turned ? W : H;
+        for (y = 0; y < h; y++) for (x = 0; x < w; x++) {
+            int sx = x, sy = y;
+            switch (orientation) {
+            case 2: sx = W - 1 - x; break;                              /* mirrored */
+            case 3: sx = W - 1 - x; sy = H - 1 - y; break;              /* upside down */
+            case 4: sy = H - 1 - y; break;
+            case 5: sx = y; sy = x; break;
+            case 6: sx = y; sy = H - 1 - x; break;                      /* the stored top is the right side */
+            case 7: sx = W - 1 - y; sy = H - 1 - x; break;
+            case 8: sx = W - 1 - y; sy = x; break;
+            }
+            for (k = 0; k < 3; k++) rgb[(y * w + x) * 3 + k] = block[sy / 8 * AW + sx / 8];
+        }
+        expect_pixels(make_jpeg(file_bytes, W, H, block, big ? -orientation : orientation), rgb, h, w, "orientation");
+    }
+}
+/* Every picture cut off at every byte, and small ones with every bit flipped. JPEGs and GIFs have no checksum: they may
+   give pixels. */
+static void check_damage(const uint8_t *good, size_t n, size_t whole_from, int checksums, const char *what)
+{
+    static uint8_t copy[100000];
+    nnt_allocator a = nnti_allocator(NULL);
+    nnti_reading r;
+    nnti_image m;
+    size_t i;
+    nnti_reading_init(&r, &a);
+    memcpy(copy, good, n);
+    CHECKF(try_decode(&r, copy, n, &m) == NNT_OK, "%s: %s", what, r.error.text);
+    for (i = 0; i < n; i++)
+        CHECKF((try_decode(&r, copy, i, &m) == NNT_OK) == (i >= whole_from), "%s cut off at %d of %d: %s", what, (int)i, (int)n, r.error.text);
+    for (i = 0; i < 8 * n; i++) {
+        nnt_result code;
+        copy[i / 8] ^= (uint8_t)(1 << i % 8);
+        code = try_decode(&r, copy, n, &m);
+        CHECKF(!checksums || code, "%s with bit %d flipped", what, (int)i);
+        copy[i / 8] ^= (uint8_t)(1 << i % 8);
+    }
+    nnti_reading_free(&r);
+}
+static void damaged_pictures_are_errors(void)
+{
+    static const uint8_t palette[12] = { 0, 0, 0, 255, 0, 0, 0, 255, 0, 9, 9, 9 };
+    uint8_t block[6] = { 1, 200, 37, 90, 255, 128 }, rgb[5 * 4 * 3], index[20];
+    size_t n;
+    int i;
+    fill_random(rgb, sizeof rgb, 2);
+    for (i = 0; i < 20; i++) index[i] = rgb[i] & 3;
+    n = make_png(file_bytes, 5, 4, 8, 2, rgb, 15, NULL, 0);
+    check_damage(file_bytes, n, n, 1, "png");
+    n = make_jpeg(file_bytes, 24, 16, block, 6);
+    check_damage(file_bytes, n, n, 0, "jpeg");
+    n = make_bmp(file_bytes, 5, 4, rgb);
+    check_damage(file_bytes, n, n, 0, "bmp");
+    n = make_gif(file_bytes, 5, 4, palette, index);
+    check_damage(file_bytes, n, n - 1, 0, "gif");           /* the first frame ends before the last byte */
+    memcpy(file_bytes, "P5 5 12 255\n", 12);
+    memcpy(file_bytes + 12, rgb, 60);
+    check_damage(file_bytes, 72, 72, 0, "pgm");
+}
+static void check_refused(const void *bytes, size_t n, nnt_result want, const char *text)
+{
+    heap h;
+    nnt_allocator a = heap_of(&h, 100);
+    nnti_reading r;
+    nnti_image m;
+    nnti_reading_init(&r, &a);
+    CHECK(try_decode(&r, (const uint8_t *)bytes, n, &m) == want);
+    CHECK_TEXT(r.error.text, text);
+    CHECK(h.peak < 100000);                 /* nothing follows from a claim */
+    nnti_reading_free(&r);
+    CHECK(h.live == 0);
+}
+/* Another size in a PNG's header, which begins behind the signature. */
+static void claim_size(uint8_t *png, uint32_t width, uint32_t height)
+{
+    put_be(put_be(png + 16, width, 4), height, 4);
+    put_be(png + 29, crc32_of(png + 12, 17), 4);
+}
+static void claims_are_checked_before_they_are_believed(void)
+{
+    uint8_t rgb[12] = { 0 }, block[1] = { 7 };
+    size_t n;
+    check_refused("", 0, NNT_ERR_FORMAT, "the file is empty");
+    check_refused("<!DOCTYPE html><html>", 21, NNT_ERR_FORMAT, "this is a web page; fetch the picture itself");
+    check_refused("no picture", 10, NNT_ERR_FORMAT, "this is no JPEG, PNG, BMP, GIF, PGM or PPM");
+    n = make_png(file_bytes, 2, 2, 8, 2, rgb, 6, NULL, 0);
+    claim_size(file_bytes, 2147483647, 1);
+    check_refused(file_bytes, n, NNT_ERR_FORMAT, "the PNG claims 2147483647 x 1 pixels, more than its 25 bytes can hold; it is cut off or damaged");
+    claim_size(file_bytes, 100000, 100000);
+    check_refused(file_bytes, n, NNT_ERR_FORMAT, "the PNG claims 100000 x 100000 pixels, more than its 25 bytes can hold; it is cut off or damaged");
+    n = make_jpeg(file_bytes, 8, 8, block, 0);
+    put_be(put_be(file_bytes + 76, 65500, 2), 65500, 2);
+    check_refused(file_bytes, n, NNT_ERR_FORMAT, "the JPEG claims 65500 x 65500 pixels, more than its 153 bytes can hold; it is cut off or damaged");
+    put_be(put_be(file_bytes + 76, 0, 2), 8, 2);
+    check_refused(file_bytes, n, NNT_ERR_UNSUPPORTED, "the JPEG's header says 8 x 0 pixels; convert it");
+    file_bytes[75] = 12;
+    check_refused(file_bytes, n, NNT_ERR_UNSUPPORTED, "a JPEG of 12 bits; only 8 can be read");
+    check_refused("\xFF\xD8\xFF\xD9", 4, NNT_ERR_FORMAT, "the JPEG has no scan: there is no picture in it");
+    check_refused("\xFF\xD8\xFF\xDA\0\x02\xFF\xD9", 8, NNT_ERR_FORMAT, "the JPEG's scan comes before its frame header");
+    check_refused("P5 3 3 15\n123456789", 19, NNT_ERR_UNSUPPORTED, "a PNM with values up to 15; only 255 and 65535 can be read");
+    check_refused("P6 99999999999 3 255\n", 21, NNT_ERR_FORMAT, "the PNM's header says -1 x -1 pixels up to -1; it is damaged");
+    check_refused("P6 40000 40000 255\n123", 22, NNT_ERR_FORMAT, "the PNM is cut off or damaged; fetch the file again");
+    n = make_bmp(file_bytes, 2, 2, rgb);
+    put_le(file_bytes + 22, 0x80000000u, 4);
+    check_refused(file_bytes, n, NNT_ERR_FORMAT, "the BMP is cut off or damaged; fetch the file again");
+    put_le(file_bytes + 30, 1, 4);
+    check_refused(file_bytes, n, NNT_ERR_UNSUPPORTED, "a compressed BMP; only plain ones can be read");
+}
+/* A host that flips its textures does not flip ours, on our threads or on its own; and its switch is as it was. */
+static void the_hosts_flip_does_not_matter(void)
+{
+    uint8_t rgb[4 * 6 * 3];
+    float want[4 * 6 * 3];
+    int workers, i, w, h, c;
+    nnt_folder_desc desc;
+    nnt_dataset *d;
+    nnt_loader *l;
+    nnt_batch b;
+    size_t n;
+    fill_random(rgb, sizeof rgb, 6);
+    make_folder("flip");
+    make_folder("flip/a");
+    n = make_png(file_bytes, 4, 6, 8, 2, rgb, 12, NULL, 0);
+    write_file("flip/a/x.png", file_bytes, n);
+    for (i = 0; i < 72; i++) want[i % 3 * 24 + i / 3] = (float)((double)rgb[i] / 255.0);
+    stbi_set_flip_vertically_on_load(1);
+    memset(&desc, 0, sizeof desc);
+    d = nnt_dataset_folder("flip", desc, NULL);
+    for (workers = -1; workers < 9; workers++) {
+        l = nnt_loader_new(d, loader_desc(1, workers), NULL);
+        CHECKF(nnt_loader_next(l, &b) == NNT_OK && b.count == 1 && memcmp(b.x, want, sizeof want) == 0, "workers=%d", workers);
+        nnt_loader_free(l);
+    }
+    {
+        stbi_uc *host = stbi_load_from_memory(file_bytes, (int)n, &w, &h, &c, 3);
+        CHECK(host && memcmp(host, rgb + 60, 12) == 0);
+        stbi_image_free(host);
+    }
+    stbi_set_flip_vertically_on_load(0);
+    nnt_dataset_free(d);
+    remove_all("flip");
+}
+
+/* ---- folders ---- */
+
+static void write_png(const char *name, uint8_t value, int width, int height)
+{
+    static uint8_t rows[64 * 64 * 3];
+    memset(rows, value, sizeof rows);
+    write_file(name, file_bytes, make_png(file_bytes, width, height, 8, 2, rows, width * 3, NULL, 0));
+}
+static nnt_dataset *open_folder(const char *path)
+{
+    nnt_folder_desc desc;
+    memset(&desc, 0, sizeof desc);
+    return nnt_dataset_folder(path, desc, NULL);
+}
+static void folders_become_classes(void)
+{
+    static const char *const names[5] = { "1", "10", "2", "B", "a" };
+    static const char *const files[7] = { "f/1/A.PNG", "f/1/b.jPeG", "f/1/sub/deep/c.png", "f/10/x.png", "f/2/x.png", "f/B/x.png", "f/a/x.png" };
+    static const int label[7] = { 0, 0, 0, 1, 2, 3, 4 };
+    char name[600];
+    nnt_dataset *d, *e;
+    nnt_loader *l;
+    nnt_batch b;
+    int i;
+    make_folder("f");
+    for (i = 0; i < 5; i++) { sprintf(name, "f/%s", names[i]); make_folder(name); }
+    make_folder("f/1/sub");
+    make_folder("f/1/sub/deep");
+    make_folder("f/.hidden");
+    make_folder("f/1/.hidden");
+    for (i = 0; i < 7; i++) write_png(files[i], (uint8_t)(10 * i), 3, 2);
+    write_png("f/.hidden/x.png", 99, 3, 2);
+    write_png("f/1/.hidden/x.png", 99, 3, 2);
+    write_png("f/1/.x.png", 99, 3, 2);
+    write_png("f/x.png", 99, 3, 2);
+    write_png("f/1/png", 99, 3, 2);
+    write_png("f/1/x.pngx", 99, 3, 2);
+    write_png("f/1/x.", 99, 3, 2);
+    CHECK(symlink("nowhere.png", "f/1/dangling.png") == 0);
+    CHECK(symlink("..", "f/1/sub/back") == 0 && symlink("../..", "f/1/sub/root") == 0);
+    d = open_folder("f/");
+    CHECK_TEXT(nnt_dataset_error(d), "");
+    CHECK(nnt_dataset_count(d) == 7 && nnt_dataset_classes(d) == 5);
+    for (i = 0; i < 5; i++) CHECK_TEXT(nnt_dataset_class_name(d, i) ? nnt_dataset_class_name(d, i) : "", names[i]);
+    CHECK(!nnt_dataset_class_name(d, 5) && !nnt_dataset_class_name(d, -1));
+    for (i = 0; i < 7; i++) {
+        CHECK(nnt_dataset_sample_name(d, i, name, sizeof name) == strlen(files[i]));
+        CHECK_TEXT(name, files[i]);
+        CHECK(nnt_dataset_label(d, i) == label[i]);
+    }
+    /* .hidden twice, .x.png, x.png beside the classes, png, x.pngx, x., dangling.png, and two links back */
+    CHECKF(nnt_dataset_passed_over(d) == 10, "%d passed over", (int)nnt_dataset_passed_over(d));
+    l = nnt_loader_new(d, loader_desc(7, 0), NULL);
+    CHECK(nnt_loader_next(l, &b) == NNT_OK && b.count == 7);
+    for (i = 0; i < 7 && b.count; i++) CHECK((int)(b.x[i * 18] * 255 + 0.5f) == 10 * i && b.labels[i] == label[i]);
+    nnt_loader_free(l);
+    e = nnt_dataset_split(d, 0, 1, 3, NULL);        /* names go through datasets made of it */
+    for (i = 0; i < 7; i++) {
+        nnt_dataset_sample_name(e, i, name, sizeof name);
+        CHECK_TEXT(name, files[e->indices[i]]);
+    }
+    CHECK_TEXT(nnt_dataset_class_name(e, 4), "a");
+    CHECK(nnt_dataset_passed_over(e) == 10);
+    nnt_dataset_free(e);
+    nnt_dataset_free(d);
+    remove_all("f");
+}
+static void check_folder_error(const char *path, nnt_result code, const char *text)
+{
+    nnt_dataset *d = open_folder(path);
+    CHECKF(nnt_dataset_error_code(d) == code, "%s: %d", path ? path : "NULL", (int)nnt_dataset_error_code(d));
+    CHECK_TEXT(nnt_dataset_error(d), text);
+    nnt_dataset_free(d);
+}
+static void folder_errors_say_what_is_wrong(void)
+{
+    nnt_folder_desc desc;
+    nnt_dataset *d;
+    nnt_loader *l;
+    nnt_batch b;
+    char why[200];
+    nnt_preview_desc preview;
+    memset(&desc, 0, sizeof desc);
+    memset(&preview, 0, sizeof preview);
+    make_folder("g");
+    check_folder_error("nothing", NNT_ERR_FILE, "dataset_folder 'nothing': there is no such folder");
+    check_folder_error("g", NNT_ERR_DATA, "dataset_folder 'g': there is no class folder in it; pictures have to lie in a folder for each class");
+    write_png("g/x.png", 9, 2, 2);
+    check_folder_error("g/x.png", NNT_ERR_FILE, "dataset_folder 'g/x.png': this is a file, not a folder");
+    check_folder_error(NULL, NNT_ERR_ARGUMENT, "dataset_folder: path NULL, channels 3, max_pixels 100000000; a path, 1 or 3 channels and 1 to "
+                       "2147483647 pixels are possible");
+    make_folder("g/a");
+    make_folder("g/emu");
+    write_png("g/a/x.png", 9, 2, 2);
+    check_folder_error("g", NNT_ERR_DATA, "dataset_folder: class folder 'emu' has no picture (jpg jpeg png bmp gif pgm ppm); fill or remove it");
+    desc.channels = 2;
+    d = nnt_dataset_folder("g", desc, NULL);
+    CHECK(nnt_dataset_error_code(d) == NNT_ERR_ARGUMENT);
+    nnt_dataset_free(d);
+    desc.channels = 0;
+    desc.extensions = "tif webp";
+    write_png("g/emu/x.WEBP", 9, 2, 2);
+    d = nnt_dataset_folder("g", desc, NULL);
+    CHECK_TEXT(nnt_dataset_error(d), "dataset_folder: class folder 'a' has no picture (tif webp); fill or remove it");
+    nnt_dataset_free(d);
+    write_png("g/emu/y.png", 9, 3, 2);
+    d = open_folder("g");
+    l = nnt_loader_new(d, loader_desc(2, 0), NULL);
+    CHECK(nnt_loader_next(l, &b) == NNT_ERR_SHAPE);
+    CHECK_TEXT(nnt_loader_error(l), "loader: sample 1: 'g/emu/y.png' is 3 x 2 (width, height), others are 2 x 2; bring them to one size with "
+               "nnt_dataset_transform");
+    nnt_loader_free(l);
+    nnt_dataset_free(d);
+    write_file("g/a/x.png", (const uint8_t *)"no", 2);
+    write_file("g/emu/y.png", (const uint8_t *)"no", 2);
+    d = open_folder("g");
+    CHECK_TEXT(nnt_dataset_error(d), "");
+    l = nnt_loader_new(d, loader_desc(2, 0), NULL);
+    CHECK_TEXT(nnt_loader_error(l), "loader: the samples have no size known beforehand; bring them to one with nnt_dataset_transform. The first one: "
+               "'g/a/x.png': this is no JPEG, PNG, BMP, GIF, PGM or PPM");
+    CHECK(nnt_augment_preview(d, "sheet.png", preview, why, sizeof why) == NNT_ERR_SHAPE);
+    CHECK_TEXT(why, "augment_preview: the samples have no size known beforehand; use nnt_dataset_transform");
+    CHECK(nnt_augment_preview(NULL, "sheet.png", preview, NULL, 0) == NNT_ERR_MEMORY);
+    nnt_loader_free(l);
+    nnt_dataset_free(d);
+    remove_all("g");
+}
+static void grey_folders_and_pixel_limits(void)
+{
+    uint8_t rgb[3 * 3] = { 255, 0, 0, 0, 255, 0, 0, 0, 255 };
+    nnt_folder_desc desc;
+    nnt_dataset *d;
+    nnt_loader *l;
+    nnt_batch b;
+    memset(&desc, 0, sizeof desc);
+    make_folder("h");
+    make_folder("h/a");
+    write_file("h/a/x.png", file_bytes, make_png(file_bytes, 3, 1, 8, 2, rgb, 9, NULL, 0));
+    desc.channels = 1;
+    d = nnt_dataset_folder("h", desc, NULL);
+    l = nnt_loader_new(d, loader_desc(1, 0), NULL);
+    CHECK(nnt_loader_next(l, &b) == NNT_OK && b.count == 1);
+    if (b.x) CHECK((int)(b.x[0] * 255 + 0.5f) == 76 && (int)(b.x[1] * 255 + 0.5f) == 150 && (int)(b.x[2] * 255 + 0.5f) == 29);     /* Pillow's */
+    nnt_loader_free(l);
+    nnt_dataset_free(d);
+    desc.max_pixels = 2;
+    d = nnt_dataset_folder("h", desc, NULL);
+    l = nnt_loader_new(d, loader_desc(1, 0), NULL);
+    CHECK_TEXT(nnt_loader_error(l), "loader: the samples have no size known beforehand; bring them to one with nnt_dataset_transform. The first one: "
+               "'h/a/x.png': its header says 3 x 1 pixels; max_pixels is 2");
+    nnt_loader_free(l);
+    nnt_dataset_free(d);
+    remove_all("h");
+}
+
+/* Twenty pictures of two classes, two of them bad. */
+static void make_bad_folder(void)
+{
+    char name[40];
+    int i;
+    make_folder("bad");
+    make_folder("bad/cat");
+    make_folder("bad/dog");
+    for (i = 0; i < 20; i++) {
+        sprintf(name, "bad/%s/%02d.png", i < 10 ? "cat" : "dog", i);
+        if (i == 7 || i == 13) write_file(name, file_bytes, 40);
+        else write_png(name, (uint8_t)(10 * i), 4, 4);
+    }
+}
+static void bad_pictures_are_left_out_when_asked_for(void)
+{
+    nnt_dataset *d;
+    int workers, batch, epoch, i;
+    make_bad_folder();
+    d = open_folder("bad");
+    for (workers = -1; workers < 6; workers++) for (batch = 1; batch < 9; batch += 3) {
+        nnt_loader_desc desc = loader_desc(batch, workers);
+        nnt_loader *l;
+        nnt_batch b;
+        desc.on_bad = NNT_ON_BAD_SKIP;
+        desc.shuffle = batch > 1;
+        l = nnt_loader_new(d, desc, NULL);
+        CHECK(nnt_loader_skipped(l) == 0 && !nnt_loader_skipped_why(l, 0));
+        for (epoch = 0; epoch < 3; epoch++) {
+            int seen[20], count = 0;
+            memset(seen, 0, sizeof seen);
+            while (nnt_loader_next(l, &b) == NNT_OK && b.count) for (i = 0; i < b.count; i++) {
+                const int64_t index = b.indices[i];
+                seen[index]++;
+                count++;
+                CHECK((int)(b.x[i * 48] * 255 + 0.5f) == 10 * index && b.labels[i] == index / 10);
+            }
+            CHECK(nnt_loader_epoch(l) == epoch + 1 && count == 18);
+            for (i = 0; i < 20; i++) CHECK(seen[i] == (i != 7 && i != 13));
+            CHECK(nnt_loader_skipped(l) == 2);
+        }
+        i = nnt_loader_skipped_why(l, 0) && strstr(nnt_loader_skipped_why(l, 0), "sample 13") != NULL;
+        CHECK_TEXT(nnt_loader_skipped_why(l, i), "sample 7: 'bad/cat/07.png': the PNG is cut off or damaged; fetch the file again");
+        CHECK_TEXT(nnt_loader_skipped_why(l, !i), "sample 13: 'bad/dog/13.png': the PNG is cut off or damaged; fetch the file again");
+        CHECK(!nnt_loader_skipped_why(l, 2) && !nnt_loader_skipped_why(l, -1));
+        nnt_loader_free(l);
+    }
+    for (workers = -1; workers < 6; workers++) {    /* and else the first one ends the epoch */
+        nnt_loader *l = nnt_loader_new(d, loader_desc(4, workers), NULL);
+        nnt_batch b;
+        CHECK(nnt_loader_next(l, &b) == NNT_OK && b.count == 4 && nnt_loader_next(l, &b) == NNT_ERR_FORMAT && b.count == 0);
+        CHECK_TEXT(nnt_loader_error(l), "loader: sample 7: 'bad/cat/07.png': the PNG is cut off or damaged; fetch the file again");
+        nnt_loader_free(l);
+    }
+    nnt_dataset_free(d);
+    remove_all("bad");
+}
+static void an_epoch_of_bad_pictures_is_an_error(void)
+{
+    nnt_loader_desc desc = loader_desc(2, 0);
+    static const int64_t bad[3] = { 7, 13, 7 };
+    nnt_dataset *d, *e;
+    nnt_loader *l;
+    nnt_batch b;
+    make_bad_folder();
+    d = open_folder("bad");
+    e = nnt_dataset_subset(d, bad, 3, NULL);
+    desc.on_bad = NNT_ON_BAD_SKIP;
+    l = nnt_loader_new(e, desc, NULL);
+    CHECK(nnt_loader_next(l, &b) == NNT_ERR_DATA && b.count == 0 && nnt_loader_skipped(l) == 3);
+    CHECK_TEXT(nnt_loader_error(l), "loader: not one sample of epoch 0 could be read; sample 0: 'bad/cat/07.png': the PNG is cut off or damaged; fetch "
+               "the file again");
+    nnt_loader_free(l);
+    desc.on_bad = 7;
+    l = nnt_loader_new(d, desc, NULL);
+    CHECK_TEXT(nnt_loader_error(l), "loader: on_bad is 7; NNT_ON_BAD_ERROR or NNT_ON_BAD_SKIP is possible");
+    nnt_loader_free(l);
+    nnt_dataset_free(e);
+    nnt_dataset_free(d);
+    remove_all("bad");
+}
+
+/* A decoder that counts: pictures of 6 x 6 whose value is the file's only byte. */
+typedef struct own_decoder { int calls, mode; } own_decoder;
+static nnt_result own_decode(void *user, nnt_picture *p, char *why, size_t cap)
+{
+    own_decoder *o = (own_decoder *)user;
+    uint8_t *to;
+    nnti_atomic_add(&o->calls, 1);
+    CHECK(p->bytes == 1 && p->width == 0 && p->height == 0);
+    if (o->mode == 1) return NNT_OK;
+    if (o->mode == 2) return NNT_ERR_UNSUPPORTED;
+    if (o->mode == 3) { nnti_format(why, cap, "a picture of %d", p->data[0]); return NNT_ERR_DATA; }
+    if (o->mode == 4) return nnt_picture_pixels(p, 1 << 20, 1 << 20) ? NNT_OK : NNT_ERR_MEMORY;
+    to = nnt_picture_pixels(p, 6, 6);
+    if (!to) return NNT_ERR_MEMORY;
+    memset(to, p->data[0], 6 * 6 * 3);
+    return NNT_OK;
+}
+static void make_own_folder(void)
+{
+    char name[40];
+    int i;
+    make_folder("own");
+    make_folder("own/a");
+    for (i = 0; i < 30; i++) {
+        const uint8_t value = (uint8_t)(i + 100);
+        sprintf(name, "own/a/%02d.raw", i);
+        write_file(name, &value, 1);
+    }
+}
+static nnt_dataset *open_own(own_decoder *o)
+{
+    nnt_folder_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.extensions = "raw";
+    desc.decode_fn = own_decode;
+    desc.user = o;
+    return nnt_dataset_folder("own", desc, NULL);
+}
+static void a_decoder_of_ones_own_replaces_stb_image(void)
+{
+    static const char *const why[5] = { "", "decode_fn took no pixels from nnt_picture_pixels", "NNT_ERR_UNSUPPORTED", "a picture of 100", "NNT_ERR_MEMORY" };
+    own_decoder o;
+    char text[300];
+    make_own_folder();
+    for (o.mode = 0; o.mode < 5; o.mode++) {
+        nnt_dataset *d = open_own(&o);
+        nnt_loader *l = nnt_loader_new(d, loader_desc(30, 2), NULL);
+        nnt_batch b;
+        int i;
+        if (o.mode == 0) {
+            CHECK(nnt_loader_next(l, &b) == NNT_OK && b.count == 30);
+            for (i = 0; i < 30 && b.count; i++) CHECK((int)(b.x[i * 108] * 255 + 0.5f) == 100 + i);
+        } else {
+            sprintf(text, "loader: the samples have no size known beforehand; bring them to one with nnt_dataset_transform. The first one: "
+                    "'own/a/00.raw': %s", why[o.mode]);
+            CHECK_TEXT(nnt_loader_error(l), text);
+        }
+        nnt_loader_free(l);
+        nnt_dataset_free(d);
+    }
+    remove_all("own");
+}
+/* Decoded once, while the budget lasts; the batches don't tell. */
+static void caches_decode_once_within_their_budget(void)
+{
+    static const size_t budgets[4] = { 0, 1, 1700, 1 << 20 };
+    static float want[30 * 75];
+    own_decoder o;
+    int k, epoch, i;
+    make_own_folder();
+    o.mode = 0;
+    for (k = 0; k < 4; k++) {
+        heap h;
+        nnt_allocator a = heap_of(&h, 10000);
+        nnt_dataset *d = open_own(&o), *e;
+        nnt_transform t[2] = { nnt_resize(7, 5), nnt_random_crop(5, 5, 2) };
+        nnt_transforms_desc desc = transforms(t, 2);
+        nnt_loader *l;
+        nnt_batch b;
+        size_t fixed;
+        int first;
+        desc.cache_bytes = budgets[k];
+        e = nnt_dataset_transform(d, desc, &a);
+        fixed = h.live;
+        l = nnt_loader_new(e, loader_desc(30, NNT_NO_WORKERS), NULL);
+        for (epoch = 0, first = 0; epoch < 3; epoch++) {
+            o.calls = 0;
+            CHECK(nnt_loader_next(l, &b) == NNT_OK && b.count == 30);
+            if (epoch == 0) first = o.calls;
+            if (k == 0 && epoch == 2 && b.x) memcpy(want, b.x, sizeof want);
+            CHECK(nnt_loader_next(l, &b) == NNT_OK && b.count == 0);
+        }
+        CHECK(first == 30);
+        CHECKF(k == 3 ? o.calls == 0 : k < 2 ? o.calls == 30 : o.calls > 10 && o.calls < 25, "budget %d: %d decoded", k, o.calls);
+        CHECKF(h.live - fixed <= budgets[k], "%d bytes", (int)(h.live - fixed));
+        CHECK(nnt_loader_rewind(l, 2) == NNT_OK && nnt_loader_next(l, &b) == NNT_OK && memcmp(b.x, want, sizeof want) == 0);
+        nnt_loader_free(l);
+        nnt_dataset_free(e);
+        CHECK(h.live == 0);
+        for (i = 1; i < 6; i += 2) {        /* several threads fill it, several loaders share it */
+            nnt_loader *m[2];
+            e = nnt_dataset_transform(d, desc, NULL);
+            m[0] = nnt_loader_new(e, loader_desc(3, i), NULL);
+            m[1] = nnt_loader_new(e, loader_desc(5, i), NULL);
+            for (epoch = 0; epoch < 6; epoch++) {
+                int64_t n = 0;
+                while (nnt_loader_next(m[epoch % 2], &b) == NNT_OK && b.count) n += b.count;
+                CHECK(n == 30);
+            }
+            nnt_loader_free(m[0]);
+            nnt_loader_free(m[1]);
+            nnt_dataset_free(e);
+        }
+        nnt_dataset_free(d);
+    }
+    remove_all("own");
+}
+/* A hundred thousand files: open in under a second when the folder is in the system's memory, names and 100 bytes a file. */
+static void a_hundred_thousand_files_open_at_once(void)
+{
+    enum { FILES = 100000 };
+    char name[40];
+    heap h;
+    nnt_allocator a = heap_of(&h, 10000);
+    nnt_folder_desc desc;
+    nnt_dataset *d;
+    double start, taken = 9;
+    int i, k;
+    memset(&desc, 0, sizeof desc);
+    make_folder("many");
+    make_folder("many/a");
+    make_folder("many/b");
+    for (i = 0; i < FILES; i++) {
+        int f;
+        sprintf(name, "many/%s/%05d.jpg", i & 1 ? "b" : "a", i);
+        f = creat(name, 0600);
+        if (f < 0) { remove_all("many"); SKIP("no room for 100000 files here"); }
+        close(f);
+    }
+    for (k = 0; k < 3; k++) {               /* the machine may be busy: the best of three */
+        start = nnti_seconds();
+        d = nnt_dataset_folder("many", desc, &a);
+        taken = taken < nnti_seconds() - start ? taken : nnti_seconds() - start;
+        CHECK(nnt_dataset_count(d) == FILES && nnt_dataset_label(d, FILES / 2) == 1 && nnt_dataset_label(d, FILES / 2 - 1) == 0);
+        CHECKF(h.live < FILES * (9 + 1 + 100), "%d bytes a file", (int)(h.live / FILES));
+        nnt_dataset_sample_name(d, FILES - 1, name, sizeof name);
+        CHECK_TEXT(name, "many/b/99999.jpg");
+        nnt_dataset_free(d);
+        CHECK(h.live == 0);
+    }
+    CHECKF(taken < 1, "%g s", taken);
+    remove_all("many");
+}
+static void folders_survive_each_allocation_failing(void)
+{
+    int n;
+    make_bad_folder();
+    for (n = 0; n < 300; n++) {
+        heap h;
+        nnt_allocator a = heap_of(&h, n);
+        nnt_folder_desc desc;
+        nnt_loader_desc order = loader_desc(4, NNT_NO_WORKERS);
+        nnt_dataset *d;
+        nnt_loader *l;
+        nnt_batch b;
+        nnt_result r;
+        memset(&desc, 0, sizeof desc);
+        order.on_bad = NNT_ON_BAD_SKIP;
+        d = nnt_dataset_folder("bad", desc, &a);
+        l = nnt_loader_new(d, order, &a);
+        do r = nnt_loader_next(l, &b); while (!r && b.count);
+        CHECKF(r == NNT_OK || r == NNT_ERR_MEMORY || r == NNT_ERR_SHAPE, "allocation %d: %s", n, nnt_loader_error(l));     /* SHAPE: none could be looked at */
+        nnt_loader_free(l);
+        nnt_dataset_free(d);
+        CHECKF(h.live == 0, "allocation %d", n);
+        if (r == NNT_OK && h.left > 0) break;
+    }
+    CHECKF(n > 15 && n < 300, "%d", n);
+    remove_all("bad");
+}
+static void previews_are_pngs_of_what_comes_out(void)
+{
+    static const float mean[3] = { 0.4f, 0.5f, 0.6f }, deviation[3] = { 0.2f, 0.25f, 0.3f };
+    nnt_transform t[2] = { nnt_random_crop(6, 8, 1), nnt_normalize(mean, deviation, 3) };
+    static uint8_t b[4 * 3 * 6 * 8];
+    nnt_preview_desc p;
+    nnt_dataset *d, *e;
+    nnti_reading r;
+    nnt_allocator a = nnti_allocator(NULL);
+    static float x[4 * 144];
+    char why[200];
+    int i, row, column, c, y;
+    fill_random(b, sizeof b, 5);
+    d = bytes_dataset(b, 4, 3, 6, 8);
+    e = nnt_dataset_transform(d, transforms(t, 2), NULL);
+    memset(&p, 0, sizeof p);
+    p.rows = 4;
+    p.columns = 3;
+    p.seed = 5;
+    CHECK(nnt_augment_preview(e, "sheet.png", p, why, sizeof why) == NNT_OK);
+    CHECK_TEXT(why, "");
+    {
+        int w = 0, h = 0, n = 0;
+        stbi_uc *sheet = stbi_load("sheet.png", &w, &h, &n, 3);
+        CHECK(sheet && w == 2 + 3 * 10 && h == 2 + 4 * 8);
+        for (column = 0; column < 3; column++) {
+            first_batch(e, loader_desc(4, NNT_NO_WORKERS), column, x, 4 * 144);     /* loader_desc's seed is 5 too */
+            for (row = 0; sheet && row < 4; row++) for (c = 0; c < 3; c++) for (y = 0; y < 6; y++) for (i = 0; i < 8; i++) {
+                const double v = ((double)x[row * 144 + c * 48 + y * 8 + i] * (double)deviation[c] + (double)mean[c]) * 255;
+                CHECK(fabs(v - sheet[((2 + row * 8 + y) * w + 2 + column * 10 + i) * 3 + c]) < 0.501);
+            }
+        }
+        stbi_image_free(sheet);
+    }
+    CHECK(nnt_augment_preview(e, "no/such/folder.png", p, why, sizeof why) == NNT_ERR_FILE);
+    CHECK_TEXT(why, "augment_preview: 'no/such/folder.png' can't be created");
+    CHECK(nnt_augment_preview(e, NULL, p, why, sizeof why) == NNT_ERR_ARGUMENT);
+    p.rows = 100000;
+    CHECK(nnt_augment_preview(e, "sheet.png", p, NULL, 0) == NNT_ERR_ARGUMENT);
+    nnti_reading_init(&r, &a);
+    nnti_reading_free(&r);
+    remove("sheet.png");
+    nnt_dataset_free(e);
+    nnt_dataset_free(d);
+}
+#else
+static void without_stb_image_pictures_are_refused_in_words(void)
+{
+    uint8_t rgb[12] = { 0 }, file[200];
+    nnt_allocator a = nnti_allocator(NULL);
+    nnti_reading r;
+    nnti_image m;
+    nnti_reading_init(&r, &a);
+    CHECK(try_decode(&r, file, make_png(file, 2, 2, 8, 2, rgb, 6, NULL, 0), &m) == NNT_ERR_UNSUPPORTED);
+    CHECK_TEXT(r.error.text, "decoding needs stb_image or a decode_fn; include stb_image.h before nntrain.h's implementation");
+    nnti_reading_free(&r);
+}
+#endif
+
+/* ---- CIFAR ---- */
+
+static void cifar_reads_ten_and_hundred(void)
+{
+    static uint8_t bytes[5 * 3074];
+    static float x[3072];
+    static const char *const files[2] = { "one.bin", "two.bin" };
+    int kind, i;
+    for (kind = 0; kind < 3; kind++) {
+        const int labels = kind ? 2 : 1, record = 3072 + labels;
+        nnt_dataset *d;
+        fill_random(bytes, (size_t)(5 * record), 3);
+        for (i = 0; i < 5; i++) {
+            bytes[i * record] = (uint8_t)(i + 4);                      /* CIFAR-100: coarse */
+            if (kind) bytes[i * record + 1] = (uint8_t)(99 - i);
+        }
+        write_file("one.bin", bytes, (size_t)(2 * record));
+        write_file("two.bin", bytes + 2 * record, (size_t)(3 * record));
+        d = nnt_dataset_cifar(files, 2, kind, NULL);
+        CHECK_TEXT(nnt_dataset_error(d), "");
+        CHECK(nnt_dataset_count(d) == 5 && nnt_dataset_classes(d) == (kind == NNT_CIFAR10 ? 10 : kind == NNT_CIFAR100_FINE ? 100 : 20));
+        for (i = 0; i < 5; i++) CHECK(nnt_dataset_label(d, i) == (kind == NNT_CIFAR100_FINE ? 99 - i : i + 4));
+        CHECK(kind ? !nnt_dataset_class_name(d, 3) : strcmp(nnt_dataset_class_name(d, 3), "cat") == 0);
+        first_batch(d, loader_desc(1, 0), 0, x, 3072);
+        for (i = 0; i < 3072; i++) CHECK((int)(x[i] * 255 + 0.5f) == bytes[labels + i]);
+        nnt_dataset_free(d);
+    }
+}
+static void check_cifar_error(const uint8_t *bytes, size_t n, int kind, nnt_result code, const char *text)
+{
+    const char *file = "c.bin";
+    heap h;
+    nnt_allocator a = heap_of(&h, 100);
+    nnt_dataset *d;
+    write_file(file, bytes, n);
+    d = nnt_dataset_cifar(&file, 1, kind, &a);
+    CHECK(nnt_dataset_error_code(d) == code);
+    CHECK_TEXT(nnt_dataset_error(d), text);
+    nnt_dataset_free(d);
+    CHECK(h.live == 0);
+}
+static void cifar_errors_say_what_is_wrong(void)
+{
+    static uint8_t bytes[3 * 3073];
+    const char *none = NULL;
+    nnt_dataset *d;
+    size_t n;
+    for (n = 0; n < 3073; n += 61)          /* cut off anywhere */
+        if (n) {
+            char text[200];
+            sprintf(text, "cifar 'c.bin': %d bytes; a file of CIFAR-10 has a multiple of 3073; it is cut off or another file", (int)n);
+            check_cifar_error(bytes, n, NNT_CIFAR10, NNT_ERR_FORMAT, text);
+        }
+    check_cifar_error(bytes, 0, NNT_CIFAR100_FINE, NNT_ERR_FORMAT, "cifar 'c.bin': 0 bytes; a file of CIFAR-100 has a multiple of 3074; it is cut off or "
+                      "another file");
+    bytes[3073] = 10;
+    check_cifar_error(bytes, sizeof bytes, NNT_CIFAR10, NNT_ERR_FORMAT, "cifar 'c.bin': label 10 of sample 1; CIFAR-10 has labels 0 to 9; it is damaged or "
+                      "another file");
+    d = nnt_dataset_cifar(&none, 1, 0, NULL);
+    CHECK_TEXT(nnt_dataset_error(d), "dataset_cifar: a path is NULL");
+    nnt_dataset_free(d);
+    d = nnt_dataset_cifar(NULL, 1, 3, NULL);
+    CHECK_TEXT(nnt_dataset_error(d), "dataset_cifar: 1 paths (NULL) of kind 3; at least one path and one of NNT_CIFAR... are needed");
+    nnt_dataset_free(d);
+    remove("c.bin");
+}
+
+/* ---- main ---- */
+
+static void enter_work_dir(void)
+{
+    const char *tmp = getenv("TMPDIR");
+    if (!tmp || strlen(tmp) > 80) tmp = "/tmp";
+    sprintf(work_dir, "%s/nnt_test_pictures_%ld", tmp, (long)getpid());
+    if (!getcwd(root, sizeof root - 8) || mkdir(work_dir, 0700) || chdir(work_dir)) {
+        printf("can't use %s\n", work_dir);
+        exit(2);
+    }
+    strcat(root, "/");
+}
+static void leave_work_dir(void)
+{
+    remove_all(".");
+    if (chdir(root) || rmdir(work_dir)) printf("%s could not be removed\n", work_dir);
+}
+
 int main(int argc, char **argv)
 {
     TEST_BEGIN(argc, argv);
-    if (!getcwd(root, sizeof root - 2)) return 2;
-    strcat(root, "/");
-    (void)work_dir;
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    enter_work_dir();
     TEST(transforms_give_what_pillow_gives);
     TEST(floats_are_resized_as_bytes_are);
     TEST(a_crop_after_a_resize_costs_no_bit);
@@ -726,5 +1693,27 @@ int main(int argc, char **argv)
     TEST(subsets_and_concatenations_keep_order);
     TEST(errors_of_made_datasets_say_what_is_wrong);
     TEST(datasets_survive_each_allocation_failing);
+#ifdef NNT_TEST_STB
+    TEST(pictures_of_every_kind_give_their_pixels);
+    TEST(pictures_are_turned_upright);
+    TEST(damaged_pictures_are_errors);
+    TEST(claims_are_checked_before_they_are_believed);
+    TEST(the_hosts_flip_does_not_matter);
+    TEST(folders_become_classes);
+    TEST(folder_errors_say_what_is_wrong);
+    TEST(grey_folders_and_pixel_limits);
+    TEST(bad_pictures_are_left_out_when_asked_for);
+    TEST(an_epoch_of_bad_pictures_is_an_error);
+    TEST(a_decoder_of_ones_own_replaces_stb_image);
+    TEST(caches_decode_once_within_their_budget);
+    TEST(a_hundred_thousand_files_open_at_once);
+    TEST(folders_survive_each_allocation_failing);
+    TEST(previews_are_pngs_of_what_comes_out);
+#else
+    TEST(without_stb_image_pictures_are_refused_in_words);
+#endif
+    TEST(cifar_reads_ten_and_hundred);
+    TEST(cifar_errors_say_what_is_wrong);
+    leave_work_dir();
     return TEST_END();
 }
