@@ -443,6 +443,10 @@ typedef struct nnt_compile_desc {
                                        done again, 0.2 = 20 % */
     int           recompute;        /* NNT_RECOMPUTE_... */
     int           segments;         /* for NNT_RECOMPUTE_SEGMENTS */
+    int           micro_batch;      /* a step goes through its batch in parts of so many samples and updates once: the
+                                       memory of a part, the same bits (on the CPU) as in one. 0: in one; -1: as
+                                       memory_limit asks. Nets without batch norm only; parts are multiples of
+                                       nnt_memory.block */
     nnt_parallel_fn parallel_for;   /* NULL: the net has threads of its own */
     void         *parallel_user;
     int           precision;        /* NNT_FP32, or on a GPU NNT_TF32, NNT_BF16 */
@@ -480,6 +484,8 @@ typedef struct nnt_memory {
     int    recomputed_ops;
     int    ops_train, ops_predict;  /* lengths of the two lists of resolved ops */
     int    peak_op;                 /* index in the training list of the op at the peak */
+    int    micro_batch;             /* samples that go through the net at a time: the batch, or a part of it */
+    int    block;                   /* ops treat so many samples at a time, 4 to 64, whatever the batch; 0: all at once */
 } nnt_memory;
 
 /* Figures of nnt_compile without taking any memory on the device. */
@@ -1048,6 +1054,8 @@ typedef struct nnt_op {
     const char *name;               /* the layer, for messages */
     int   node;                     /* its number in the graph */
     int   phase;                    /* NNT_PHASE_... */
+    int   block;                    /* more samples are treated in blocks of so many, so that a batch that comes in parts
+                                       (multiples of it) gives the same bits; 0: all at once */
     double flops, bytes;            /* a sample, at the whole batch: arithmetic, and memory read and written at the least */
 } nnt_op;
 
@@ -1056,6 +1064,8 @@ enum { NNT_PHASE_FORWARD = 0, NNT_PHASE_AGAIN, NNT_PHASE_BACKWARD, NNT_PHASE_UPD
 /* What differs from step to step. */
 typedef struct nnt_run {
     int      count;                 /* samples in this run, 1 to batch */
+    int      first, whole;          /* they are samples first .. first + count - 1 of a batch of `whole` that comes in
+                                       parts; 0, 0: the batch. LABELS is the whole batch's; LOSS goes on from part to part */
     int      accumulate;            /* weight gradients are added to, not set */
     uint64_t seed, step;            /* of random numbers */
     float    loss_scale;            /* the loss's gradient is of (sum over samples of weight*loss) * loss_scale; 0: 1 / sum of weights */
@@ -2893,7 +2903,7 @@ static void nnti_draw_range(const void *arg, int64_t begin, int64_t end)
     k.stream = d->op->stream;
     while (begin < end) {
         int64_t first = begin % size, n = nnti_min64(nnti_min64(end - begin, size - first), NNTI_DRAW_BLOCK - first % NNTI_DRAW_BLOCK);
-        k.sample = (uint32_t)(begin / size);
+        k.sample = (uint32_t)(d->run->first + begin / size);
         d->block(d, &k, begin, first, n);
         begin += n;
     }
@@ -7493,6 +7503,8 @@ static double nnti_loss_scale(const nnt_op *op, const nnt_run *run)
     return loss->weight > 0 ? 1 / loss->weight : 0;
 }
 
+static int nnti_whole_batch(const nnt_run *run) { return run->whole > 0 ? run->whole : run->count; }
+
 /* ---- cross-entropy ---- */
 
 static int nnti_counts(const nnt_op *op, int32_t label) { return !(op->use_ignore && label == op->ignore_label); }
@@ -7570,7 +7582,7 @@ static void nnti_entropy_sample(const nnti_exec *e, const nnt_op *op, const floa
 }
 static void nnti_entropy_samples(const nnti_exec *e, const nnt_op *op, const nnt_run *run, int64_t first, int64_t last)
 {
-    const int32_t *labels = (const int32_t *)op->at[NNT_LABELS];
+    const int32_t *labels = (const int32_t *)op->at[NNT_LABELS] + run->first;
     const int64_t classes = nnti_in_size(op);
     const double scale = nnti_loss_scale(op, run);
     nnti_loss_row *rows = (nnti_loss_row *)op->workspace;
@@ -7595,12 +7607,13 @@ static void nnti_cpu_cross_entropy(const nnti_exec *e, const nnt_op *op, const n
     const nnti_loss_row *rows = (const nnti_loss_row *)op->workspace;
     nnt_loss *loss = (nnt_loss *)op->at[NNT_LOSS];
     int s;
-    memset(loss, 0, sizeof *loss);
-    for (s = 0; s < run->count; s++) {
+    if (run->first == 0) memset(loss, 0, sizeof *loss);
+    for (s = 0; s < nnti_whole_batch(run) && run->first == 0; s++) {
         if (!nnti_counts(op, labels[s])) continue;
         loss->weight += w ? (double)w[labels[s]] : 1;
         loss->samples += 1;
     }
+    labels += run->first;
     nnti_each_range(e, op, run, run->count, nnti_items_each(4 * nnti_in_size(op)), nnti_entropy_samples);
     for (s = 0; s < run->count; s++) {
         if (!nnti_counts(op, labels[s])) continue;
@@ -7643,8 +7656,8 @@ static void nnti_cpu_mse(const nnti_exec *e, const nnt_op *op, const nnt_run *ru
     const nnti_loss_row *rows = (const nnti_loss_row *)op->workspace;
     nnt_loss *loss = (nnt_loss *)op->at[NNT_LOSS];
     int s;
-    memset(loss, 0, sizeof *loss);
-    loss->weight = loss->samples = run->count;
+    if (run->first == 0) memset(loss, 0, sizeof *loss);
+    loss->weight = loss->samples = nnti_whole_batch(run);
     nnti_each_range(e, op, run, run->count, nnti_items_each(nnti_in_size(op)), nnti_mse_samples);
     for (s = 0; s < run->count; s++) loss->sum += rows[s].loss;
 }
@@ -9419,6 +9432,7 @@ typedef struct nnti_option {
     nnti_tapes tapes, held;             /* kept from forward; stay once there in backward */
     int        order;
     int64_t    tape;                    /* bytes of tapes */
+    int64_t    hold;                    /* of tapes and x, if backward reads x: what lives from forward to backward */
     int64_t    forward_peak, backward_peak;     /* x and the tapes included, gy only in the second */
     double     extra;                   /* work made again in the backward */
 } nnti_option;
@@ -9595,22 +9609,27 @@ static nnt_result nnti_try_option(nnti_planner *p, const nnti_chain *one, const 
     o.tapes = o.held = *tapes;
     for (i = 0; i < NNTI_TAPE_WORDS; i++) o.held.word[i] |= more->word[i];
     o.tape = nnti_tapes_bytes(s, tapes);
-    o.forward_peak = forward_peak;
     for (o.order = 0; o.order < s->orders; o.order++) {
         nnti_tapes made = nnti_tapes_none();
         nnt_result r;
+        b.x_there = 0;
         p->emitter.out.count = 0;
         if (!nnti_calls_backward(&p->emitter, 0, tapes, &o.held, o.order)) return NNT_ERR_MEMORY;
         for (k = 0; k < p->emitter.out.count; k++) {
             const nnti_stage_step *c = nnti_call_step(one, &p->emitter.out.call[k]);
             for (n = 0; n < c->writes; n++)
                 if (s->value[c->write[n]].tape >= 0) nnti_tapes_add(&made, s->value[c->write[n]].tape);
+            b.x_there |= nnti_step_reads_value(c, NNTI_VX);
         }
         if (!nnti_tapes_within(more, &made)) continue;         /* the same as a smaller `more` */
+        o.hold = o.tape + (b.x_there ? s->value[NNTI_VX].bytes : 0);
+        o.forward_peak = forward_peak;
         r = nnti_stage_peak(p, one, &b, &o.backward_peak);
         if (r) return r;
         if (p->life.refused >= 0) continue;
         o.extra = nnti_calls_again(p, one, &p->emitter.out);
+        if (!b.x_there) r = nnti_forward_peak(p, one, tapes, 0, &o.forward_peak);
+        if (r) return r;
         if (!nnti_grow(&p->a, (void **)&p->trial, &p->trial_cap, (size_t)p->trials + 1, sizeof o))
             return NNT_ERR_MEMORY;
         p->trial[p->trials++] = o;
@@ -9682,6 +9701,7 @@ static int nnti_option_compare(const void *a, const void *b)
     const nnti_option *x = (const nnti_option *)a, *y = (const nnti_option *)b;
     if (x->extra < y->extra || x->extra > y->extra) return x->extra < y->extra ? -1 : 1;
     if (x->tape != y->tape) return x->tape < y->tape ? -1 : 1;
+    if (x->hold != y->hold) return x->hold < y->hold ? -1 : 1;
     if (x->backward_peak != y->backward_peak) return x->backward_peak < y->backward_peak ? -1 : 1;
     if (x->forward_peak != y->forward_peak) return x->forward_peak < y->forward_peak ? -1 : 1;
     if (x->order != y->order) return x->order < y->order ? -1 : 1;
@@ -9689,7 +9709,7 @@ static int nnti_option_compare(const void *a, const void *b)
 }
 static int nnti_option_beats(const nnti_option *x, const nnti_option *y)
 {
-    return x->extra <= y->extra && x->tape <= y->tape && x->backward_peak <= y->backward_peak
+    return x->extra <= y->extra && x->tape <= y->tape && x->hold <= y->hold && x->backward_peak <= y->backward_peak
         && x->forward_peak <= y->forward_peak;
 }
 /* From the sorted trials to the planner's list: the Pareto set of those with exactly these tapes (NULL: of all). */
@@ -9896,7 +9916,7 @@ static int nnti_ways_tape(const nnti_planner *p, int a, int b, nnti_take_way tak
         w.work = last ? f->work : o->extra;
         if (!one) {
             w.least = nnti_max64(w.least, o->forward_peak + nnti_g_bytes(p, b));
-            w.held = nnti_x_bytes(p, a) + o->tape;
+            w.held = o->hold;
             w.work += f->work;
             w.first = nnti_range(p, -1, a + 1, b);
         }
@@ -10796,6 +10816,24 @@ static nnt_result nnti_schedule_prove(const nnt_allocator *a, const nnti_chain *
    - dropout and noise keep nothing: backward draws the same numbers again.
    ============================================================================ */
 
+static int nnti_is_loss(const nnti_node *n) { return n->kind == NNTI_NODE_CROSS_ENTROPY || n->kind == NNTI_NODE_MSE; }
+
+/* Samples that ops of a net treat at a time, so that a batch can come in parts with the same bits: 64 of small maps, down
+   to 4 of large ones, such that a block is work enough to pay for what is done once a block. It depends on the shapes
+   of the layers only. 0 with batch norm, whose statistics are of all samples. */
+enum { NNTI_BLOCK_LEAST = 4, NNTI_BLOCK_MOST = 64, NNTI_BLOCK_BYTES = 64 << 20 };
+static int nnti_net_block(const nnt_net *net)
+{
+    int64_t largest = 1;
+    int i, block = NNTI_BLOCK_MOST;
+    for (i = 0; i < net->node_count; i++) {
+        if (net->nodes[i].kind == NNTI_NODE_BATCHNORM) return 0;
+        largest = nnti_max64(largest, nnti_volume(net->nodes[i].shape));
+    }
+    while (block > NNTI_BLOCK_LEAST && largest > NNTI_BLOCK_BYTES / (int)sizeof(float) / block) block /= 2;
+    return block;
+}
+
 typedef struct nnti_grad_slot {          /* the gradient of one node's output, while backward is recorded */
     int value;                      /* -1: nothing has been added yet */
     int last_op;                    /* the op that wrote to it last; -1: it came from elsewhere, unchanged */
@@ -10807,7 +10845,9 @@ typedef struct nnti_lowering {
     nnti_value **values;
     size_t   *value_cap;
     int      *value_count;
-    int       batch, training, target, precision;
+    int       batch, whole;         /* samples that go through at a time; of a step, that is of the labels */
+    int       block;                /* nnti_net_block */
+    int       training, target, precision;
     int       failed, too_large;    /* too_large: because a size passes the address space, which a smaller batch cures */
     int      *at;                   /* node -> value of its output */
     int      *aux;                  /* node -> window indices or statistics */
@@ -10902,6 +10942,7 @@ static int nnti_emit(nnti_lowering *l, int kind, int node)
     op->stream = (uint32_t)(node + 1);
     op->precision = l->precision;
     op->flops = n->flops;
+    op->block = nnti_is_loss(n) || kind == NNT_OP_BN_RUNNING ? 0 : l->block;
     if (kind == NNT_OP_CONV_POOL || kind == NNT_OP_CONV_POOL_DATA || kind == NNT_OP_CONV_POOL_WEIGHT || kind == NNT_OP_BN_POOL || kind == NNT_OP_BN_POOL_GRAD) {
         const nnt_op *pool = &l->net->nodes[l->pools[node]].geometry;
         op->mid_h = op->out_h;
@@ -11406,9 +11447,9 @@ static void nnti_lower_backwards(nnti_lowering *l, int last)
 }
 
 /* A value that is there before the first op and is filled from outside. */
-static int nnti_new_given(nnti_lowering *l, int node, const char *what, int64_t per_sample, size_t element)
+static int nnti_new_given(nnti_lowering *l, int node, const char *what, size_t bytes)
 {
-    int v = nnti_new_value(l, NNTI_VALUE_ACTIVATION, node, what, nnti_values_bytes(l, per_sample, element));
+    int v = nnti_new_value(l, NNTI_VALUE_ACTIVATION, node, what, bytes);
     if (!l->failed) {
         (*l->values)[v].first = -1;
         (*l->values)[v].persistent = (*l->values)[v].given = 1;
@@ -11424,11 +11465,11 @@ static void nnti_lower_loss(nnti_lowering *l, int node, int program, nnti_plan *
     l->p->loss_op = op;
     nnti_use(l, op, NNT_X, l->at[in]);
     if (cross) {
-        plan->labels[program] = nnti_new_given(l, node, "labels", 1, sizeof(int32_t));
+        plan->labels[program] = nnti_new_given(l, node, "labels", nnti_round_up((size_t)l->whole * sizeof(int32_t), NNTI_ALIGN));
         nnti_use(l, op, NNT_LABELS, plan->labels[program]);
         nnti_use_param(l, op, NNT_W, n->weight);
     } else {
-        plan->targets[program] = nnti_new_given(l, node, "targets", nnti_volume(l->net->nodes[in].shape), sizeof(float));
+        plan->targets[program] = nnti_new_given(l, node, "targets", nnti_values_bytes(l, nnti_volume(l->net->nodes[in].shape), sizeof(float)));
         nnti_use(l, op, NNT_TARGETS, plan->targets[program]);
     }
     plan->loss[program] = nnti_new_value(l, NNTI_VALUE_ACTIVATION, node, "loss", nnti_round_up(sizeof(nnt_loss), NNTI_ALIGN));
@@ -12064,7 +12105,7 @@ static void nnti_mark_segments(const nnt_net *net, const nnti_staging *s, const 
 }
 /* Schedules the training program that has been lowered into the plan. curve: when not NULL, gets its points instead
    (cap, *count), and the plan is left as it is. *arena: persistent values and the schedule's arena. */
-static nnt_result nnti_schedule_training(nnt_net *net, nnti_plan *plan, const nnt_compile_desc *d, const int *at, size_t fixed, size_t *arena,
+static nnt_result nnti_schedule_training(nnt_net *net, nnti_plan *plan, const nnt_compile_desc *d, int batch, const int *at, size_t fixed, size_t *arena,
                                          nnti_curve_point *curve, int cap, int *count, double *step_work)
 {
     size_t ops = (size_t)plan->train.count, values = (size_t)plan->train_value_count, persistent = 0;
@@ -12077,7 +12118,7 @@ static nnt_result nnti_schedule_training(nnt_net *net, nnti_plan *plan, const nn
     int *node_stage = (int *)nnti_zalloc(&net->a, (size_t)net->node_count, sizeof *node_stage), i, planned = 0, most = NNTI_EXACT_STAGES;
     int *segment = (int *)nnti_zalloc(&net->a, ops + 1, sizeof *segment);
     memset(&q, 0, sizeof q);
-    if (nnti_staging_begin(&s, net, plan, d->batch) && node_stage && segment) {
+    if (nnti_staging_begin(&s, net, plan, batch) && node_stage && segment) {
         for (i = 0; i < s.values; i++)
             if (s.v[i].persistent) { s.v[i].offset = persistent; persistent += s.v[i].bytes; }
         if (nnti_wants_recompute(net, d) || curve) most = NNTI_MOST_STAGES;
@@ -12153,7 +12194,6 @@ static void nnti_mark(nnti_lowering *l, int target)
         l->at[i] = l->aux[i] = l->slot[i].value = l->slot[i].last_op = l->pooled[i] = l->pools[i] = -1;
     }
 }
-static int nnti_is_loss(const nnti_node *n) { return n->kind == NNTI_NODE_CROSS_ENTROPY || n->kind == NNTI_NODE_MSE; }
 
 /* Records one program up to node `target`. */
 static void nnti_lower_program(nnti_lowering *l, nnti_plan *plan, int program, int target)
@@ -12193,7 +12233,7 @@ static void nnti_add_workspace(nnti_lowering *l, const nnti_open_device *on)
     if (!on->backend->workspace) return;
     for (i = 0; i < count && !l->failed; i++) {
         nnt_op *op = &l->p->ops[i];
-        size_t bytes = on->backend->workspace(on->device, op, l->batch);
+        size_t bytes = on->backend->workspace(on->device, op, op->block ? nnti_min(l->batch, op->block) : l->batch);
         int v;
         if (bytes >= NNTI_TOO_LARGE) {
             nnti_new_value(l, NNTI_VALUE_WORKSPACE, op->node - 1, "workspace", 0);      /* says so */
@@ -12210,7 +12250,8 @@ static void nnti_add_workspace(nnti_lowering *l, const nnti_open_device *on)
 enum { NNTI_LOWERING_INTS = 8 };        /* arrays of nnti_lowering with an int for each node */
 
 typedef struct nnti_wish {              /* what to plan, beside the net */
-    int target, batch;
+    int target;
+    int batch;                          /* samples that go through at a time: the step's or a part of it */
     const nnti_open_device *on;
     const nnt_compile_desc *desc;
     size_t fixed;
@@ -12230,6 +12271,8 @@ static nnt_result nnti_plan_program(nnt_net *net, nnti_plan *plan, int program, 
     memset(&l, 0, sizeof l);
     l.net = net;
     l.batch = w->batch;
+    l.whole = program ? w->batch : w->desc->batch;
+    l.block = nnti_net_block(net);
     l.training = program == 0;
     l.precision = w->desc->precision;
     l.p = program ? &plan->predict : &plan->train;
@@ -12258,7 +12301,7 @@ static nnt_result nnti_plan_program(nnt_net *net, nnti_plan *plan, int program, 
         nnti_lower_program(&l, plan, program, w->target);
         if (!l.failed) nnti_add_workspace(&l, w->on);
         if (!l.failed && l.training) {
-            l.failed = (int)nnti_schedule_training(net, plan, w->desc, l.at, w->fixed, arena, w->curve, w->cap, w->count, w->step_work);
+            l.failed = (int)nnti_schedule_training(net, plan, w->desc, w->batch, l.at, w->fixed, arena, w->curve, w->cap, w->count, w->step_work);
         } else if (!l.failed) {
             nnti_join_storage(l.p, *l.values);
             if (!nnti_place_values(&net->a, *l.values, *l.value_count, arena))
@@ -12319,17 +12362,17 @@ static int nnti_moments(const nnt_optimizer *o)
     }
 }
 
-/* Both programs and all figures for one batch. On an error the plan is empty. */
-static nnt_result nnti_make_plan(nnt_net *net, int target, const nnt_compile_desc *d, const nnti_open_device *on, nnti_plan *plan,
-                                 nnti_wish *wish)
+/* Both programs and all figures for a batch of which `part` samples go through at a time. On an error the plan is empty. */
+static nnt_result nnti_make_plan_in_parts(nnt_net *net, int target, const nnt_compile_desc *d, int part, const nnti_open_device *on,
+                                          nnti_plan *plan, nnti_wish *wish)
 {
     nnt_memory *m = &plan->memory;
     int loss = nnti_is_loss(&net->nodes[target]), trains = loss && d->optimizer.kind != NNT_OPTIMIZER_NONE, i;
     size_t arena[2] = { 0, 0 }, by_kind[3];
     nnt_result r = NNT_OK;
-    nnti_wish own;
     memset(plan, 0, sizeof *plan);
-    if (!wish) { memset(&own, 0, sizeof own); wish = &own; }
+    m->micro_batch = part;
+    m->block = nnti_net_block(net);
     if (!nnti_place_params(net, plan))
         return nnti_set_error(&net->error, NNT_ERR_MEMORY, "compile: the parameters pass the address space");
     m->params = (plan->trained_floats + plan->persistent_floats) * sizeof(float);
@@ -12350,7 +12393,7 @@ static nnt_result nnti_make_plan(nnt_net *net, int target, const nnt_compile_des
     m->fixed = m->params + m->grads + m->optimizer + m->staging;
 
     wish->target = target;
-    wish->batch = d->batch;
+    wish->batch = part;
     wish->on = on;
     wish->desc = d;
     wish->fixed = m->fixed;
@@ -12380,6 +12423,53 @@ static nnt_result nnti_make_plan(nnt_net *net, int target, const nnt_compile_des
     if (m->total_least < wish->floor) m->total_least = wish->floor;
     if (m->total_store_all < wish->floor) m->total_store_all = wish->floor;
     return NNT_OK;
+}
+
+/* Whether keeping all values takes at most memory_limit when so many samples go through at a time; -1 after an error. */
+static int nnti_part_fits(nnt_net *net, int target, const nnt_compile_desc *d, int part, const nnti_open_device *on)
+{
+    nnt_compile_desc trial = *d;
+    nnti_plan plan;
+    nnti_wish wish;
+    int fits;
+    memset(&wish, 0, sizeof wish);
+    trial.recompute = NNT_RECOMPUTE_OFF;
+    if (nnti_make_plan_in_parts(net, target, &trial, part, on, &plan, &wish)) return wish.too_large ? 0 : -1;
+    fits = plan.memory.total <= d->memory_limit;
+    nnti_plan_free(&net->a, &plan);
+    return fits;
+}
+static int nnti_part_of(int batch, int parts, int block)
+{
+    return (int)nnti_min64(batch, nnti_ceil_div(nnti_ceil_div(batch, parts), block) * block);
+}
+/* Samples that go through at a time. With micro_batch -1: the fewest equal parts that keep all within memory_limit, or the
+   smallest ones, which then are recomputed too. 0 after an error. */
+static int nnti_choose_part(nnt_net *net, int target, const nnt_compile_desc *d, const nnti_open_device *on)
+{
+    const int block = nnti_net_block(net);
+    int low = 1, high, fits;                /* so many parts are too few; are enough, or as many as there can be */
+    if (d->micro_batch > 0) return nnti_min(d->micro_batch, d->batch);
+    if (d->micro_batch == 0 || !d->memory_limit || d->optimizer.kind == NNT_OPTIMIZER_NONE || !block) return d->batch;
+    fits = nnti_part_fits(net, target, d, d->batch, on);
+    for (high = (int)nnti_ceil_div(d->batch, block); fits == 0 && high - low > 1;) {
+        const int parts = low + (high - low) / 2;
+        fits = nnti_part_fits(net, target, d, nnti_part_of(d->batch, parts, block), on);
+        if (fits > 0) { high = parts; fits = 0; }
+        else low = parts;
+    }
+    if (fits) return fits < 0 ? 0 : d->batch;
+    return nnti_part_of(d->batch, high, block);
+}
+static nnt_result nnti_make_plan(nnt_net *net, int target, const nnt_compile_desc *d, const nnti_open_device *on, nnti_plan *plan,
+                                 nnti_wish *wish)
+{
+    nnti_wish own;
+    int part = nnti_choose_part(net, target, d, on);
+    memset(plan, 0, sizeof *plan);
+    if (!part) return (nnt_result)net->error.code;
+    if (!wish) { memset(&own, 0, sizeof own); wish = &own; }
+    return nnti_make_plan_in_parts(net, target, d, part, on, plan, wish);
 }
 
 #ifndef NNT_NO_STDIO
@@ -13839,10 +13929,38 @@ static size_t nnti_cpu_workspace(void *device, const nnt_op *op, int batch)
     const nnti_kernel *k = &nnti_cpu_kernels[op->kind];
     return k->workspace ? k->workspace(&((nnti_cpu *)device)->e, op, batch) : 0;
 }
+/* Bytes of an operand that belong to one sample; 0: it is not divided by samples. */
+static int64_t nnti_sample_bytes(const nnt_op *op, int role)
+{
+    const int64_t pooled = op->mid_h ? (int64_t)op->pool_kernel_h * op->pool_kernel_w : (int64_t)op->kernel_h * op->kernel_w;
+    switch (role) {
+    case NNT_X: case NNT_X2: case NNT_GX: case NNT_MASK: return nnti_in_size(op) * (int64_t)sizeof(float);
+    case NNT_Y: case NNT_GY: return nnti_out_size(op) * (int64_t)sizeof(float);
+    case NNT_AUX:            return nnti_out_size(op) * (pooled <= 256 ? 1 : 4);
+    default:                 return 0;
+    }
+}
+/* Block by block; gradients of weights add up from the second on. */
+static void nnti_cpu_run_blocks(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    nnt_op part = *op;
+    nnt_run r = *run;
+    int i, role;
+    for (i = 0; i < run->count; i += op->block) {
+        r.count = nnti_min(op->block, run->count - i);
+        r.first = run->first + i;
+        r.accumulate = run->accumulate || i > 0;
+        for (role = 0; role < NNT_ROLES; role++)
+            if (op->at[role]) part.at[role] = (char *)op->at[role] + i * nnti_sample_bytes(op, role);
+        nnti_cpu_kernels[op->kind].run(e, &part, &r);
+    }
+}
 static nnt_result nnti_cpu_run(void *device, const nnt_op *ops, int count, const nnt_run *run)
 {
     int i;
-    for (i = 0; i < count; i++) nnti_cpu_kernels[ops[i].kind].run(&((nnti_cpu *)device)->e, &ops[i], run);
+    for (i = 0; i < count; i++)
+        if (ops[i].block > 0 && run->count > ops[i].block) nnti_cpu_run_blocks(&((nnti_cpu *)device)->e, &ops[i], run);
+        else nnti_cpu_kernels[ops[i].kind].run(&((nnti_cpu *)device)->e, &ops[i], run);
     return NNT_OK;
 }
 static nnt_result nnti_cpu_make_random(void *device, float *to, int64_t count, int kind, float a, float b, uint64_t seed)
@@ -14512,6 +14630,17 @@ static nnt_result nnti_check_optimizer(nnt_net *net, const nnt_optimizer *o)
     if (o->warmup_steps < 0) return nnti_set_error(e, NNT_ERR_ARGUMENT, "compile: warmup_steps %I; it can't be negative", o->warmup_steps);
     return NNT_OK;
 }
+static nnt_result nnti_check_micro_batch(nnt_net *net, const nnt_compile_desc *d)
+{
+    const int m = d->micro_batch, block = nnti_net_block(net);
+    if (m < -1)
+        return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "compile: micro_batch %d; 0: off, -1: as memory_limit asks, or samples", m);
+    if (m > 0 && !block)
+        return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "compile: micro_batch %d, but the net has batch norm, whose statistics are of the whole batch; set it to 0", m);
+    if (m > 0 && m < d->batch && m % block)
+        return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "compile: micro_batch %d; for this net it must be a multiple of %d, so that the bits don't depend on it", m, block);
+    return NNT_OK;
+}
 /* Everything that plan and compile check alike. target: index of the node. */
 static nnt_result nnti_check_compile(nnt_net *net, nnt_node loss, const nnt_compile_desc *d, int *target)
 {
@@ -14534,6 +14663,7 @@ static nnt_result nnti_check_compile(nnt_net *net, nnt_node loss, const nnt_comp
     if (!nnti_finite(d->extra_work) || d->extra_work < 0)
         return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "compile: extra_work %g; it must be finite and not negative", (double)d->extra_work);
     r = nnti_check_optimizer(net, &d->optimizer);
+    if (!r) r = nnti_check_micro_batch(net, d);
     if (r) return r;
     if (d->optimizer.kind != NNT_OPTIMIZER_NONE && !nnti_is_loss(&net->nodes[*target]))
         return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "compile: an optimizer is given, but op %d (%s) is no loss; give nnt_cross_entropy(x) or nnt_mse(x), or leave the optimizer zeroed",
@@ -15052,6 +15182,7 @@ NNT_API size_t nnt_memory_report(const nnt_net *net, char *text, size_t cap)
     m = &net->plan.memory;
     s = nnti_subject_of(net);
     nnti_put(&t, "batch %d on %s: %B\n", net->desc.batch, net->on->text, m->total);
+    if (m->micro_batch < net->desc.batch) nnti_put(&t, "  a step goes through its batch in parts of %d samples\n", m->micro_batch);
     nnti_put(&t, "  parameters %B, gradients %B, optimizer %B; values of a step %B", m->params, m->grads, m->optimizer, m->arena);
     if (m->staging) nnti_put(&t, "; the next batch %B", m->staging);
     nnti_put(&t, "\n");
@@ -15145,7 +15276,7 @@ static void nnti_plan_text(nnti_text *t, void *subject)
         nnti_put_word(t, nnti_op_names[op->kind]);
         nnti_put_char(t, ':');
         nnti_put_word(t, nnti_node_name(&net->nodes[op->node - 1], name));
-        nnti_put(t, " %g", op->flops * net->desc.batch);
+        nnti_put(t, " %g", op->flops * net->plan.memory.micro_batch);
         nnti_put_operands(t, &s, i, 0);
         nnti_put_operands(t, &s, i, 1);
         for (k = 0; k < s.values; k++)
@@ -19073,13 +19204,15 @@ static nnt_result nnti_ready_to_train(nnt_net *net, const char *where)
     return NNT_OK;
 }
 
-/* Puts count samples of a batch, from sample `first` on, into the program's values. */
+/* Puts count samples of a batch, from sample `first` on, into the program's values. A training step that goes through its
+   batch in parts has the labels of all samples, with the first part. */
 static nnt_result nnti_put_batch(nnt_net *net, int program, const nnt_batch *b, int first, int count, const char *where)
 {
     const nnti_plan *p = &net->plan;
     int64_t volume = nnti_node_volume(net, net->input), out = nnti_node_volume(net, net->output_node);
     nnt_result r = nnti_upload(net, program, p->x[program], b->x + volume * first, (size_t)(volume * count) * sizeof(float), where);
-    if (!r && p->labels[program] >= 0) r = nnti_upload(net, program, p->labels[program], b->labels + first, (size_t)count * sizeof(int32_t), where);
+    if (!r && p->labels[program] >= 0 && program == 1) r = nnti_upload(net, program, p->labels[program], b->labels + first, (size_t)count * sizeof(int32_t), where);
+    if (!r && p->labels[program] >= 0 && program == 0 && first == 0) r = nnti_upload(net, program, p->labels[program], b->labels, (size_t)b->count * sizeof(int32_t), where);
     if (!r && p->targets[program] >= 0) r = nnti_upload(net, program, p->targets[program], b->targets + out * first, (size_t)(out * count) * sizeof(float), where);
     return r;
 }
@@ -19102,29 +19235,23 @@ static void nnti_locate(nnt_net *net, const nnt_batch *b, const nnt_run *run, co
     if (net->inspector) return;
     if (nnti_inspector_init(&s, net, 0)) {
         r = nnti_inspect_params(&s, "before the step", where);
-        if (!r) r = nnti_put_batch(net, 0, b, 0, b->count, where);
+        if (!r) r = nnti_put_batch(net, 0, b, run->first, run->count, where);
         if (!r) r = nnti_inspect_run(&s, p, 0, p->loss_op + 1, run, where);
         if (r == NNT_ERR_NOT_FINITE) nnti_format(found, cap, "; %s", s.found);
     }
     nnti_inspector_free(&s);
 }
 
-/* Forward, loss and backward of one batch. While batches are accumulated, each sample's weight is divided by the
-   compiled batch, and the update's grad_scale puts the sum of all weights in its place. */
-static nnt_result nnti_forward_backward(nnt_net *net, const nnt_batch *b, const char *where, nnt_run *run)
+/* Forward, loss and backward of a part of a batch. */
+static nnt_result nnti_forward_backward_part(nnt_net *net, const nnt_batch *b, const char *where, nnt_run *run)
 {
     const nnti_open_device *on = net->on;
     const nnti_program *p = &net->plan.train;
     /* backward is under way while the loss is looked at; gradients that are added to wait until it is known to be finite */
     const int ahead = on->backend->fetch != NULL && !net->pending;
     nnt_result r;
-    memset(run, 0, sizeof *run);
-    run->count = b->count;
-    run->accumulate = net->pending > 0;
-    run->seed = net->desc.seed;
-    run->step = (uint64_t)net->steps;
-    run->loss_scale = nnti_accumulates(net) > 1 ? 1.0f / (float)net->desc.batch : 0.0f;
-    r = nnti_put_batch(net, 0, b, 0, b->count, where);
+    run->accumulate = net->pending > 0 || run->first > 0;
+    r = nnti_put_batch(net, 0, b, run->first, run->count, where);
     if (!r) r = nnti_run_ops(net, p, 0, p->loss_op + 1, run, where);
     if (!r && ahead) {
         r = on->backend->fetch(on->device, nnti_value_address(net, 0, net->plan.loss[0]), sizeof net->last_loss);
@@ -19150,6 +19277,25 @@ static nnt_result nnti_run_alone(nnt_net *net, int row, const nnt_op *op, const 
     nnt_result r = net->recording ? nnti_profile_run(net, row, op, 1, run, (double)op->count) : net->on->backend->run(net->on->device, op, 1, run);
     return r ? nnti_device_failed(net, net->on, r, where) : NNT_OK;
 }
+
+/* Of a whole batch, which may go through in parts. While batches are accumulated, each sample's weight is divided by the
+   compiled batch, and the update's grad_scale puts the sum of all weights in its place. */
+static nnt_result nnti_forward_backward(nnt_net *net, const nnt_batch *b, const char *where, nnt_run *run)
+{
+    nnt_result r = NNT_OK;
+    memset(run, 0, sizeof *run);
+    run->whole = b->count;
+    run->seed = net->desc.seed;
+    run->step = (uint64_t)net->steps;
+    run->loss_scale = nnti_accumulates(net) > 1 ? 1.0f / (float)net->desc.batch : 0.0f;
+    for (run->first = 0; run->first < b->count && !r; run->first += run->count) {
+        run->count = nnti_min(net->plan.memory.micro_batch, b->count - run->first);
+        r = nnti_forward_backward_part(net, b, where, run);
+    }
+    run->first = 0;
+    return r;
+}
+
 /* One pass over all trained parameters. */
 static nnt_result nnti_apply_update(nnt_net *net, const char *where)
 {
@@ -19453,11 +19599,11 @@ NNT_API nnt_result nnt_predict(nnt_net *net, const float *x, int64_t count, floa
     in = nnti_node_volume(net, net->input);
     out = nnti_node_volume(net, net->output_node);
     start = nnti_clock(net);
-    for (i = 0; i < count && !r; i += net->desc.batch) {
+    for (i = 0; i < count && !r; i += net->plan.memory.micro_batch) {
         nnt_batch b;
         memset(&b, 0, sizeof b);
         b.x = x + i * in;
-        b.count = (int)nnti_min64(net->desc.batch, count - i);
+        b.count = (int)nnti_min64(net->plan.memory.micro_batch, count - i);
         r = nnti_evaluate_samples(net, &b, 0, b.count, 0, "predict");
         if (!r) r = nnti_get_output(net, y + i * out, b.count, "predict");
     }
@@ -20100,7 +20246,7 @@ NNT_API nnt_result nnt_evaluate(nnt_net *net, nnt_loader *loader, nnt_metrics *o
         if (net->nodes[net->loss_node].kind != NNTI_NODE_CROSS_ENTROPY || out->confusion_classes != classes)
             return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "evaluate: confusion has room for %d classes; the net has %d", out->confusion_classes, classes);
         memset(out->confusion, 0, (size_t)classes * (size_t)classes * sizeof *out->confusion);
-        logits_bytes = (size_t)net->desc.batch * (size_t)classes * sizeof *logits;
+        logits_bytes = (size_t)net->plan.memory.micro_batch * (size_t)classes * sizeof *logits;
         logits = (float *)nnti_alloc(&net->a, logits_bytes);
         if (!logits) return nnti_set_error(&net->error, NNT_ERR_MEMORY, "evaluate: out of memory");
     }
@@ -20113,8 +20259,8 @@ NNT_API nnt_result nnt_evaluate(nnt_net *net, nnt_loader *loader, nnt_metrics *o
         if (!b.count) break;
         start = nnti_clock(net);
         r = nnti_check_batch(net, &b, "evaluate", 1);
-        for (first = 0; first < b.count && !r; first += net->desc.batch) {
-            int count = nnti_min(net->desc.batch, b.count - first);
+        for (first = 0; first < b.count && !r; first += net->plan.memory.micro_batch) {
+            int count = nnti_min(net->plan.memory.micro_batch, b.count - first);
             r = nnti_evaluate_samples(net, &b, first, count, 1, "evaluate");
             if (!r) r = nnti_get_loss(net, 1, &part, "evaluate");
             if (!r && logits) r = nnti_count_confusion(net, &b, first, count, logits, out);

@@ -488,6 +488,133 @@ static void every_point_of_a_curve_gives_the_same_bits_on_any_threads(void)
     nnt_free(plain);
 }
 
+/* ---- a batch in parts */
+
+enum { PARTS_BATCH = 150, PARTS_PIXELS = 3 * 12 * 12 };
+static nnt_node net_without_norm(nnt_net *net, int losses)
+{
+    static const float weights[5] = { 1.0f, 0.5f, 2.0f, 0.3f, 1.7f };
+    nnt_node x = nnt_noise(nnt_input(net, 3, 12, 12), 0.1f), y;
+    nnt_cross_entropy_desc d;
+    memset(&d, 0, sizeof d);
+    x = nnt_maxpool(nnt_relu(nnt_conv2d(x, 8, 3, 1, 1)), 2, 2, 0);
+    y = nnt_relu(nnt_conv2d(nnt_dropout(x, 0.3f), 8, 3, 1, 1));
+    x = nnt_concat(nnt_add(x, y), nnt_gelu(nnt_conv2d(x, 4, 1, 1, 0)));
+    x = nnt_avgpool(x, 2, 2, 0);
+    x = nnt_linear(nnt_dropout(nnt_relu(nnt_linear(x, 33)), 0.5f), 5);
+    if (losses == 1) return nnt_mse(nnt_softmax(x));
+    d.class_weights = weights;
+    d.label_smoothing = 0.1f;
+    d.class_weight_count = 5;
+    d.ignore_index = 3;
+    d.use_ignore_index = 1;
+    return nnt_cross_entropy_ex(x, d);
+}
+static nnt_batch parts_batch(int count)
+{
+    static float x[PARTS_BATCH * PARTS_PIXELS], targets[PARTS_BATCH * 5];
+    static int32_t labels[PARTS_BATCH];
+    nnt_batch b;
+    int i;
+    for (i = 0; i < PARTS_BATCH * PARTS_PIXELS; i++) x[i] = test_value();
+    for (i = 0; i < PARTS_BATCH * 5; i++) targets[i] = test_value();
+    for (i = 0; i < PARTS_BATCH; i++) labels[i] = test_below(5);
+    memset(&b, 0, sizeof b);
+    b.x = x;
+    b.targets = targets;
+    b.labels = labels;
+    b.count = count;
+    return b;
+}
+/* Weights, gradients, moments and losses of three steps, then predictions and an evaluation's loss. */
+static void check_parts(nnt_compile_desc d, int loss, const char *what)
+{
+    nnt_compile_desc whole = d;
+    nnt_net *a = nnt_new(NULL), *b = nnt_new(NULL);
+    float ya[7 * 5], yb[7 * 5];
+    int step;
+    whole.micro_batch = 0;
+    whole.memory_limit = 0;
+    whole.threads = 1;
+    CHECKF(nnt_compile(a, net_without_norm(a, loss), whole) == NNT_OK, "%s: %s", what, nnt_error(a));
+    CHECKF(nnt_compile(b, net_without_norm(b, loss), d) == NNT_OK, "%s: %s", what, nnt_error(b));
+    CHECKF(b->plan.memory.micro_batch < PARTS_BATCH && b->plan.memory.total < a->plan.memory.total, "%s: parts of %d", what, b->plan.memory.micro_batch);
+    for (step = 0; step < 3; step++) {
+        nnt_batch batch;
+        float la = 0, lb = 1;
+        test_state = (uint64_t)step + 1;
+        batch = parts_batch(step == 1 ? 101 : PARTS_BATCH);
+        CHECK(nnt_step(a, &batch, &la) == NNT_OK && nnt_step(b, &batch, &lb) == NNT_OK);
+        CHECKF(memcmp(&la, &lb, sizeof la) == 0, "%s, step %d: loss %.9g, expected %.9g", what, step, (double)lb, (double)la);
+        CHECKF(memcmp(&a->last_loss, &b->last_loss, sizeof a->last_loss) == 0, "%s, step %d: sums", what, step);
+        CHECKF(memcmp(a->memory, b->memory, a->plan.memory.fixed) == 0, "%s, step %d: weights", what, step);
+        CHECK(nnt_predict(a, batch.x, 7, ya) == NNT_OK && nnt_predict(b, batch.x, 7, yb) == NNT_OK);
+        CHECKF(memcmp(ya, yb, sizeof ya) == 0, "%s, step %d: predictions", what, step);
+    }
+    nnt_free(a);
+    nnt_free(b);
+}
+static void a_batch_in_parts_gives_the_same_bits(void)
+{
+    int threads, loss;
+    for (threads = 1; threads <= 3; threads++)
+        for (loss = 0; loss < 2; loss++) {
+            nnt_compile_desc d = usual(PARTS_BATCH);
+            d.threads = threads;
+            d.micro_batch = 64;
+            check_parts(d, loss, "64");
+            d.extra_work = 0.3f;
+            check_parts(d, loss, "64, recomputing");
+            d.extra_work = 0;
+            d.optimizer = nnt_adam(1e-3f);
+            d.optimizer.clip_norm = 0.5f;
+            d.optimizer.accumulate = 2;
+            check_parts(d, loss, "64, two batches an update");
+        }
+}
+static void the_planner_takes_parts_before_it_recomputes(void)
+{
+    nnt_net *net = nnt_new(NULL);
+    nnt_node loss = net_without_norm(net, 0);
+    nnt_compile_desc d = usual(PARTS_BATCH);
+    nnt_memory whole, m;
+    CHECK(nnt_plan(net, loss, d, &whole) == NNT_OK && whole.micro_batch == PARTS_BATCH && whole.block == 64);
+    d.micro_batch = -1;
+    CHECK(nnt_plan(net, loss, d, &m) == NNT_OK && m.micro_batch == PARTS_BATCH);       /* nothing asks for less */
+    d.memory_limit = whole.total - 1;
+    CHECK(nnt_plan(net, loss, d, &m) == NNT_OK && m.micro_batch == 128 && m.extra_work <= 0 && m.total <= d.memory_limit);
+    d.memory_limit = m.total - 1;
+    CHECK(nnt_plan(net, loss, d, &m) == NNT_OK && m.micro_batch == 64 && m.extra_work <= 0 && m.total <= d.memory_limit);
+    d.memory_limit = whole.total;           /* any batch goes through in parts; only labels grow with it */
+    CHECKF(nnt_max_batch(net, loss, d) > 10000, "%d", nnt_max_batch(net, loss, d));
+    nnt_free(net);
+}
+static void parts_that_would_change_bits_are_refused(void)
+{
+    nnt_net *net = nnt_new(NULL);
+    nnt_node loss = net_without_norm(net, 0);
+    nnt_compile_desc d = usual(PARTS_BATCH);
+    nnt_memory m;
+    d.micro_batch = 10;
+    CHECK(nnt_plan(net, loss, d, &m) == NNT_ERR_ARGUMENT);
+    CHECK_TEXT(nnt_error(net), "compile: micro_batch 10; for this net it must be a multiple of 64, so that the bits don't depend on it");
+    d.micro_batch = -2;
+    CHECK(nnt_plan(net, loss, d, &m) == NNT_ERR_ARGUMENT);
+    CHECK_TEXT(nnt_error(net), "compile: micro_batch -2; 0: off, -1: as memory_limit asks, or samples");
+    d.micro_batch = 200;                    /* the whole batch */
+    CHECK(nnt_plan(net, loss, d, &m) == NNT_OK && m.micro_batch == PARTS_BATCH);
+    nnt_free(net);
+    net = nnt_new(NULL);
+    loss = residual_net(net);
+    d.micro_batch = 64;
+    CHECK(nnt_plan(net, loss, d, &m) == NNT_ERR_ARGUMENT);
+    CHECK_TEXT(nnt_error(net), "compile: micro_batch 64, but the net has batch norm, whose statistics are of the whole batch; set it to 0");
+    d.micro_batch = -1;
+    d.memory_limit = (size_t)1 << 40;
+    CHECK(nnt_plan(net, loss, d, &m) == NNT_OK && m.micro_batch == PARTS_BATCH && m.block == 0);
+    nnt_free(net);
+}
+
 /* ---- memory */
 
 #if defined(__unix__) && defined(__x86_64__)
@@ -793,6 +920,28 @@ static void curves_of_known_nets_reach_the_published_study(void)
         nnt_free(net);
     }
 }
+/* The article's net with a batch of 512: in parts of 64 it takes the values of 64 and no work twice; below that the
+   smallest parts are recomputed. VGG-16's maps are larger, so are its parts smaller. */
+static void large_batches_go_through_in_parts(void)
+{
+    nnt_net *net = nnt_new(NULL);
+    nnt_node loss = nnt_cross_entropy(alexnet(net, 3, 224, 224, 1000));
+    nnt_compile_desc d = for_model(512);
+    nnt_memory whole, part, least;
+    CHECK(nnt_plan(net, loss, d, &whole) == NNT_OK && whole.block == 64);
+    d.micro_batch = -1;
+    d.memory_limit = whole.fixed + (whole.total - whole.fixed) / 7;
+    CHECK(nnt_plan(net, loss, d, &part) == NNT_OK && part.micro_batch == 64 && part.extra_work <= 0);
+    d.memory_limit = part.total - 1;
+    CHECK(nnt_plan(net, loss, d, &least) == NNT_OK && least.micro_batch == 64 && least.extra_work > 0 && least.total < part.total);
+    nnt_free(net);
+    net = nnt_new(NULL);
+    loss = nnt_cross_entropy(vgg16(net, 3, 224, 224, 1000));
+    d = for_model(32);
+    d.micro_batch = 4;
+    CHECKF(nnt_plan(net, loss, d, &part) == NNT_OK && part.block == 4 && part.micro_batch == 4, "%s", nnt_error(net));
+    nnt_free(net);
+}
 static void parameter_counts_are_the_published_ones(void)
 {
     static nnt_node (*const builders[4])(nnt_net *, int, int, int, int) = { alexnet, vgg16, resnet18, resnet50 };
@@ -971,6 +1120,9 @@ int main(int argc, char **argv)
     TEST(gradients_of_random_graphs_equal_differences_of_the_loss);
     TEST(recomputation_changes_no_bit);
     TEST(every_point_of_a_curve_gives_the_same_bits_on_any_threads);
+    TEST(a_batch_in_parts_gives_the_same_bits);
+    TEST(the_planner_takes_parts_before_it_recomputes);
+    TEST(parts_that_would_change_bits_are_refused);
 #if defined(NNT_TEST_GUARDS)
     TEST(steps_stay_in_the_planned_bytes_and_use_them_to_the_end);
 #endif
@@ -982,6 +1134,7 @@ int main(int argc, char **argv)
     TEST(sizes_past_the_address_space_are_refused);
     TEST(null_device_counts_ops_of_a_step);
     TEST(curves_of_known_nets_reach_the_published_study);
+    TEST(large_batches_go_through_in_parts);
     TEST(parameter_counts_are_the_published_ones);
     TEST(budgets_are_kept_and_one_byte_less_than_the_least_is_refused);
     TEST(dumps_pass_an_independent_check);
