@@ -460,6 +460,28 @@ do_bench() {
         -v json=build/bench.json -f tests/bench.awk build/bench_list.txt build/bench.txt
 }
 
+# Peak memory of fresh processes: this library's beside its plan, PyTorch's with and without checkpoint_sequential.
+do_bench_memory() {
+    $cc ${CFLAGS:-} -O2 -I. tests/bench_memory.c -o build/bench_memory -lm -pthread || exit 1
+    torch=
+    "$python" -c 'import torchvision' >/dev/null 2>&1 && torch=$("$python" -c 'import torch; print(torch.__version__)')
+    echo "torch: ${torch:-not found (torch and torchvision), this library alone}"
+    echo "values and weights in MB, peak of the process; a net's plan tells the first, the system the second"
+    printf '%-10s %6s  %-24s %9s %9s %8s %10s\n' net batch how planned peak ratio 'ms a step'
+    for case in "alexnet 128" "vgg16 8" "resnet50 8"; do
+        set -- $case
+        for work in 0 0.1 0.2 0.35; do
+            build/bench_memory "$1" "$2" $work | awk '{ how = $3 > 0 ? "at most +" 100 * $3 " % work" : "keeping all"
+                printf "%-10s %6d  %-24s %9.1f %9.1f %8.3f %10.1f\n", $1, $2, how, $5, $7, $7 / $5, $13 }' || exit 1
+        done
+        for chunks in 0 2 4 8; do
+            [ -z "$torch" ] || "$python" tests/bench_memory_torch.py "$1" "$2" $chunks | awk '{
+                how = $3 > 0 ? "PyTorch, " $3 " chunks" : "PyTorch"
+                printf "%-10s %6d  %-24s %9s %9.1f %8s %10.1f\n", $1, $2, how, "", $5, "", $7 }' || exit 1
+        done
+    done
+}
+
 # --- the words ---------------------------------------------------------------------------------------------------
 
 mkdir -p build/log build/tmp || exit 1
@@ -485,7 +507,7 @@ unit)
 bench)
     need c
     say_found
-    do_bench "$@" ;;
+    if [ "${1:-}" = memory ]; then do_bench_memory; else do_bench "$@"; fi ;;
 test|sanitize|config|examples)
     case " $word $* " in
     *" test "*) need c c++ stb data ;;

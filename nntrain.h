@@ -270,6 +270,11 @@ NNT_API nnt_result nnt_error_code(const nnt_net *net);
 /* The net's input, exactly one a net. Data for it is NCHW. A vector of n values is nnt_input(net, n, 1, 1). */
 NNT_API nnt_node nnt_input(nnt_net *net, int channels, int height, int width);
 
+/* The input as 8-bit pictures, a quarter of the memory and of the copying: layers see (value / 255 - mean[c]) / std[c], made
+   while they read. mean, std: one a channel, copied; NULL: 0 and 1. Batches bring nnt_batch.bytes, predictions are made
+   by nnt_predict_bytes. */
+NNT_API nnt_node nnt_input_bytes(nnt_net *net, int channels, int height, int width, const float *mean, const float *std);
+
 /* Gives a layer the name under which its parameters are saved ("conv1" -> "conv1.weight", "conv1.bias") and errors
    speak of it. Returns x. Without a name a layer is called by its kind and a number: conv2d1, linear2. */
 NNT_API nnt_node nnt_name(nnt_node x, const char *name);
@@ -709,6 +714,7 @@ typedef struct nnt_batch {
     const float   *targets;         /* count times the loss's input size; for mse */
     int            count;           /* samples; fewer than the net's batch is fine */
     const int64_t *indices;         /* numbers in the dataset, from a loader; else NULL */
+    const uint8_t *bytes;           /* in place of x, for a net with nnt_input_bytes */
 } nnt_batch;
 
 typedef struct nnt_loader_desc {
@@ -774,6 +780,7 @@ NNT_API nnt_result nnt_set_learning_rate(nnt_net *net, float lr);      /* optimi
 /* count samples, NCHW, as many as you like; y gets count rows of what the loss was given: for cross_entropy logits.
    Nothing random takes place, batch norm uses its running statistics. */
 NNT_API nnt_result nnt_predict(nnt_net *net, const float *x, int64_t count, float *y);
+NNT_API nnt_result nnt_predict_bytes(nnt_net *net, const uint8_t *x, int64_t count, float *y);   /* with nnt_input_bytes */
 
 typedef struct nnt_metrics {
     double  loss;                   /* mean over samples */
@@ -979,6 +986,7 @@ enum {
     NNT_OP_NONE = 0,
     NNT_OP_COPY,                /* X -> Y                     y = x */
     NNT_OP_ACCUMULATE,          /* X, Y -> Y                  y += x; MASK as below */
+    NNT_OP_CONVERT,             /* X STATS -> Y               X is bytes: y = x scale[c] + shift[c]; STATS: scales, shifts */
     NNT_OP_CONV,                /* X W [B] -> Y               flag RELU: y = max(y, 0) */
     NNT_OP_CONV_DATA,           /* GY W [MASK] -> GX          flag ACCUMULATE: gx += */
     NNT_OP_CONV_WEIGHT,         /* X GY -> GW [GB]            adds when run->accumulate */
@@ -1024,6 +1032,8 @@ enum {
     NNT_OPF_ACCUMULATE = 2,     /* GX += instead of = */
     NNT_OPF_MASK = 4,           /* finally GX = MASK > 0 ? GX : 0, that is backward of a relu whose output is MASK */
     NNT_OPF_OVER = 8,           /* with MASK: GX may be MASK itself */
+    NNT_OPF_BYTES = 32,         /* X is bytes, of which STATS makes floats as CONVERT does; of CONV.., LINEAR.., NOISE. A device whose
+                                   supports says no gets a CONVERT instead */
     NNT_OPF_EXACT = 16          /* CONV: sums of products as written, no fast convolution (nnt_conv_desc.exact) */
 };
 /* Roles: which operand a pointer is. */
@@ -2842,6 +2852,52 @@ static void nnti_cpu_act(const nnti_exec *e, const nnt_op *op, const nnt_run *ru
 static void nnti_cpu_act_grad(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
 {
     nnti_act_run(e, op, run, NNT_GX, NNT_GY, op->variant == NNT_ACT_GELU ? NNT_X : NNT_Y);
+}
+
+/* ---- bytes to floats ---- */
+
+static void nnti_convert_c(float *y, const uint8_t *x, float scale, float shift, int64_t n)
+{
+    int64_t i;
+    for (i = 0; i < n; i++) y[i] = fmaf((float)x[i], scale, shift);
+}
+#if defined(NNTI_X86)
+NNTI_AVX2 static void nnti_convert_avx2(float *y, const uint8_t *x, float scale, float shift, int64_t n)
+{
+    const __m256 s = _mm256_set1_ps(scale), t = _mm256_set1_ps(shift);
+    int64_t i;
+    for (i = 0; i + 8 <= n; i += 8) {
+        const __m256i v = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(x + i)));
+        _mm256_storeu_ps(y + i, _mm256_fmadd_ps(_mm256_cvtepi32_ps(v), s, t));
+    }
+    for (; i < n; i++) _mm_store_ss(y + i, _mm_fmadd_ss(_mm_set_ss((float)x[i]), _mm256_castps256_ps128(s), _mm256_castps256_ps128(t)));
+}
+#endif
+/* y = x scale[c] + shift[c], with one rounding; STATS has scale and then shift, in_c of each. */
+typedef struct nnti_convert { int isa; const nnt_op *op; } nnti_convert;
+static void nnti_convert_range(const void *arg, int64_t begin, int64_t end)
+{
+    const nnti_convert *v = (const nnti_convert *)arg;
+    const nnt_op *op = v->op;
+    const int64_t plane = (int64_t)op->in_h * op->in_w;
+    const float *scale = (const float *)op->at[NNT_STATS];
+    while (begin < end) {
+        const int64_t c = begin / plane % op->in_c, n = nnti_min64(end - begin, plane - begin % plane);
+        float *y = (float *)op->at[NNT_Y] + begin;
+        const uint8_t *x = (const uint8_t *)op->at[NNT_X] + begin;
+        begin += n;
+#if defined(NNTI_X86)
+        if (nnti_has_avx2(v->isa)) { nnti_convert_avx2(y, x, scale[c], scale[op->in_c + c], n); continue; }
+#endif
+        nnti_convert_c(y, x, scale[c], scale[op->in_c + c], n);
+    }
+}
+static void nnti_cpu_convert(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    nnti_convert v;
+    v.isa = e->isa;
+    v.op = op;
+    nnti_for_ranges(e, run->count * nnti_in_size(op), nnti_convert_range, &v);
 }
 
 /* ---- dropout and noise: the same bits from every instruction set ---- */
@@ -8302,6 +8358,31 @@ NNT_API nnt_node nnt_input(nnt_net *net, int channels, int height, int width)
     net->input = net->node_count;
     return nnti_finish(&n, &self, 0);
 }
+NNT_API nnt_node nnt_input_bytes(nnt_net *net, int channels, int height, int width, const float *mean, const float *std)
+{
+    nnt_node input = nnt_input(net, channels, height, width);
+    int64_t size[4];
+    float *values;
+    int c, pixels;
+    if (!input.id) return input;
+    for (c = 0; c < channels; c++)
+        if ((mean && !nnti_finite(mean[c])) || (std && !(nnti_finite(std[c]) && std[c] > 0)))
+            return nnti_fail(net, NNT_ERR_ARGUMENT, &net->nodes[net->input], "mean %g and std %g of channel %d; both must be finite, std above 0",
+                             mean ? (double)mean[c] : 0.0, std ? (double)std[c] : 1.0, c);
+    size[0] = 2 * (int64_t)channels;
+    pixels = nnti_add_param(net, NNTI_PARAM_CONSTANT, "", 1, size);
+    if (pixels < 0) return nnti_invalid(net);
+    values = (float *)nnti_zalloc(&net->a, 2 * (size_t)channels, sizeof *values);
+    if (!values) { net->param_count--; return nnti_out_of_memory(net); }
+    for (c = 0; c < channels; c++) {
+        values[c] = (float)(1 / (255 * (std ? (double)std[c] : 1.0)));
+        values[channels + c] = (float)(-(mean ? (double)mean[c] : 0.0) / (std ? (double)std[c] : 1.0));
+    }
+    net->params[pixels].values = values;
+    net->params[pixels].node = net->input;
+    net->nodes[net->input].running = pixels;
+    return input;
+}
 
 NNT_API nnt_node nnt_name(nnt_node x, const char *name)
 {
@@ -10845,6 +10926,9 @@ typedef struct nnti_lowering {
     nnti_value **values;
     size_t   *value_cap;
     int      *value_count;
+    const nnti_open_device *on;
+    int       input;                /* the input's value */
+    int       bytes_value;          /* the same when layers read its bytes themselves, else -1 */
     int       batch, whole;         /* samples that go through at a time; of a step, that is of the labels */
     int       block;                /* nnti_net_block */
     int       training, target, precision;
@@ -10955,20 +11039,24 @@ static int nnti_emit(nnti_lowering *l, int kind, int node)
     }
     return p->count++;
 }
+/* Parameter i is operand -2 - i until addresses are known. */
+static void nnti_use_param(nnti_lowering *l, int op, int role, int param)
+{
+    if (!l->failed && param >= 0) l->p->operands[op * NNT_ROLES + role] = -2 - param;
+}
 /* Operand `role` of op `op` is `value`. */
 static void nnti_use(nnti_lowering *l, int op, int role, int value)
 {
     nnti_value *v;
     if (l->failed) return;
     l->p->operands[op * NNT_ROLES + role] = value;
+    if (role == NNT_X && value == l->bytes_value) {
+        l->p->ops[op].flags |= NNT_OPF_BYTES;
+        nnti_use_param(l, op, NNT_STATS, l->net->nodes[l->net->input].running);
+    }
     v = &(*l->values)[value];
     v->first = nnti_min(v->first, op);
     v->last = nnti_max(v->last, op);
-}
-/* Parameter i is operand -2 - i until addresses are known. */
-static void nnti_use_param(nnti_lowering *l, int op, int role, int param)
-{
-    if (!l->failed && param >= 0) l->p->operands[op * NNT_ROLES + role] = -2 - param;
 }
 static int nnti_input_of(const nnt_net *net, int node, int i) { return net->edges[net->nodes[node].first_input + i]; }
 
@@ -11064,19 +11152,53 @@ static void nnti_fuse_relu(nnti_lowering *l, int op, int node)
     l->fused[relu] = 1;
 }
 
+/* Whether all that reads the input can read its bytes: convolutions, linear layers, noise, in the input's shape. */
+static int nnti_bytes_will_do(const nnti_lowering *l, int node)
+{
+    int i, k;
+    if (node == l->target) return 0;
+    for (i = node + 1; i < l->net->node_count; i++)
+        for (k = 0; l->needed[i] && k < l->net->nodes[i].inputs; k++) {
+            const int kind = l->net->nodes[i].kind;
+            if (nnti_input_of(l->net, i, k) != node) continue;
+            if (nnti_passes(l, i)) { if (l->net->nodes[i].kind == NNTI_NODE_RESHAPE || !nnti_bytes_will_do(l, i)) return 0; }
+            else if (kind != NNTI_NODE_CONV && kind != NNTI_NODE_LINEAR && kind != NNTI_NODE_NOISE) return 0;
+        }
+    return 1;
+}
+static void nnti_lower_input(nnti_lowering *l, int node)
+{
+    const nnti_node *n = &l->net->nodes[node];
+    const nnt_backend *backend = l->on->backend;
+    nnt_op probe;
+    int op;
+    l->input = l->at[node] = nnti_new_value(l, NNTI_VALUE_ACTIVATION, node, "output",
+                                            nnti_values_bytes(l, nnti_volume(n->shape), n->running < 0 ? sizeof(float) : 1));
+    if (l->failed) return;
+    (*l->values)[l->input].first = -1;
+    (*l->values)[l->input].given = 1;
+    if (n->running < 0) return;
+    memset(&probe, 0, sizeof probe);
+    probe.kind = NNT_OP_CONV;
+    probe.flags = NNT_OPF_BYTES;
+    if (nnti_bytes_will_do(l, node) && (!backend->supports || backend->supports(l->on->device, &probe))) {
+        l->bytes_value = l->input;
+        return;
+    }
+    op = nnti_emit(l, NNT_OP_CONVERT, node);
+    nnti_use(l, op, NNT_X, l->input);
+    nnti_use_param(l, op, NNT_STATS, n->running);
+    l->at[node] = nnti_new_activation(l, node);
+    nnti_use(l, op, NNT_Y, l->at[node]);
+}
+
 static void nnti_lower_forward(nnti_lowering *l, int node)
 {
     const nnti_node *n = &l->net->nodes[node];
     int op, in = n->inputs ? nnti_input_of(l->net, node, 0) : -1, i, offset, pool, relu = 0;
     l->current = node;
     switch (n->kind) {
-    case NNTI_NODE_INPUT:
-        l->at[node] = nnti_new_activation(l, node);
-        if (!l->failed) {
-            (*l->values)[l->at[node]].first = -1;
-            (*l->values)[l->at[node]].given = 1;
-        }
-        break;
+    case NNTI_NODE_INPUT: nnti_lower_input(l, node); break;
     case NNTI_NODE_RESHAPE: l->at[node] = l->at[in]; break;
     case NNTI_NODE_CONV:
     case NNTI_NODE_LINEAR:
@@ -11647,7 +11769,7 @@ typedef struct nnti_staging {
 
 /* In the order of NNT_OP_... */
 static const char *const nnti_op_names[NNT_OP_KINDS] = {
-    "none", "copy", "accumulate", "conv", "conv_data", "conv_weight",
+    "none", "copy", "accumulate", "convert", "conv", "conv_data", "conv_weight",
     "conv_pool", "conv_pool_data", "conv_pool_weight", "linear", "linear_data", "linear_weight", "act", "act_grad",
     "maxpool", "maxpool_grad", "avgpool", "avgpool_grad", "adaptive", "adaptive_grad", "dropout", "noise", "noise_grad", "bn_stats",
     "bn_running", "bn_apply", "bn_eval", "bn_grad", "bn_pool", "bn_pool_grad", "add", "concat", "concat_grad", "softmax", "softmax_grad", "cross_entropy", "mse",
@@ -12206,7 +12328,7 @@ static void nnti_lower_program(nnti_lowering *l, nnti_plan *plan, int program, i
     nnti_mark(l, target);
     for (i = 0; i <= last && !l->failed; i++) if (l->needed[i]) nnti_lower_forward(l, i);
     if (l->failed) return;
-    plan->x[program] = l->at[net->input];
+    plan->x[program] = l->input;
     if (nnti_is_loss(t)) nnti_lower_loss(l, target, program, plan);
     if (l->training) nnti_lower_backwards(l, last);
     if (l->failed) return;
@@ -12271,6 +12393,8 @@ static nnt_result nnti_plan_program(nnt_net *net, nnti_plan *plan, int program, 
     memset(&l, 0, sizeof l);
     l.net = net;
     l.batch = w->batch;
+    l.on = w->on;
+    l.bytes_value = -1;
     l.whole = program ? w->batch : w->desc->batch;
     l.block = nnti_net_block(net);
     l.training = program == 0;
@@ -13846,6 +13970,7 @@ static const nnti_kernel nnti_cpu_kernels[NNT_OP_KINDS] = {     /* in the order 
     { NULL, NULL },
     { nnti_cpu_copy, NULL },
     { nnti_cpu_accumulate, NULL },
+    { nnti_cpu_convert, NULL },
     { nnti_cpu_conv, nnti_cpu_conv_workspace },
     { nnti_cpu_conv_data_any, nnti_cpu_conv_data_any_workspace },
     { nnti_cpu_conv_weight, nnti_cpu_conv_weight_workspace },
@@ -13924,43 +14049,89 @@ static nnt_result nnti_cpu_fill_memory(void *device, void *to, float value, int6
     nnti_cpu_fill(&((nnti_cpu *)device)->e, (float *)to, value, count);
     return NNT_OK;
 }
+/* An op that reads bytes: of a few samples at a time floats are made in the workspace. */
+enum { NNTI_BYTES_FLOATS = 1 << 20 };
+static int nnti_bytes_samples(const nnt_op *op) { return (int)nnti_max64(1, nnti_min64(64, NNTI_BYTES_FLOATS / nnti_in_size(op))); }
+static size_t nnti_bytes_workspace(const nnt_op *op) { return nnti_fused_bytes(nnti_in_size(op), nnti_bytes_samples(op)); }
 static size_t nnti_cpu_workspace(void *device, const nnt_op *op, int batch)
 {
     const nnti_kernel *k = &nnti_cpu_kernels[op->kind];
-    return k->workspace ? k->workspace(&((nnti_cpu *)device)->e, op, batch) : 0;
+    nnt_op floats = *op;
+    size_t bytes = 0;
+    if (op->flags & NNT_OPF_BYTES) {
+        bytes = nnti_bytes_workspace(op);
+        batch = nnti_min(batch, nnti_bytes_samples(op));
+        floats.flags &= ~NNT_OPF_BYTES;
+    }
+    return bytes + (k->workspace ? k->workspace(&((nnti_cpu *)device)->e, &floats, batch) : 0);
 }
 /* Bytes of an operand that belong to one sample; 0: it is not divided by samples. */
 static int64_t nnti_sample_bytes(const nnt_op *op, int role)
 {
     const int64_t pooled = op->mid_h ? (int64_t)op->pool_kernel_h * op->pool_kernel_w : (int64_t)op->kernel_h * op->kernel_w;
     switch (role) {
-    case NNT_X: case NNT_X2: case NNT_GX: case NNT_MASK: return nnti_in_size(op) * (int64_t)sizeof(float);
+    case NNT_X: return nnti_in_size(op) * (op->flags & NNT_OPF_BYTES || op->kind == NNT_OP_CONVERT ? 1 : (int64_t)sizeof(float));
+    case NNT_X2: case NNT_GX: case NNT_MASK: return nnti_in_size(op) * (int64_t)sizeof(float);
     case NNT_Y: case NNT_GY: return nnti_out_size(op) * (int64_t)sizeof(float);
     case NNT_AUX:            return nnti_out_size(op) * (pooled <= 256 ? 1 : 4);
     default:                 return 0;
     }
 }
-/* Block by block; gradients of weights add up from the second on. */
+/* Operands and run of the op for the samples from i on. */
+static void nnti_part_of_op(const nnt_op *op, const nnt_run *run, int i, int count, nnt_op *part, nnt_run *part_run)
+{
+    int role;
+    *part = *op;
+    *part_run = *run;
+    part_run->count = nnti_min(count, run->count - i);
+    part_run->first = run->first + i;
+    part_run->accumulate = run->accumulate || i > 0;        /* gradients of weights add up from the second part on */
+    for (role = 0; role < NNT_ROLES; role++)
+        if (op->at[role]) part->at[role] = (char *)op->at[role] + i * nnti_sample_bytes(op, role);
+}
+static void nnti_cpu_run_bytes(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    nnt_op part, convert;
+    nnt_run r;
+    int i;
+    memset(&convert, 0, sizeof convert);
+    convert.kind = NNT_OP_CONVERT;
+    convert.in_c = op->in_c;
+    convert.in_h = op->in_h;
+    convert.in_w = op->in_w;
+    convert.at[NNT_STATS] = op->at[NNT_STATS];
+    convert.at[NNT_Y] = op->workspace;
+    for (i = 0; i < run->count; i += nnti_bytes_samples(op)) {
+        nnti_part_of_op(op, run, i, nnti_bytes_samples(op), &part, &r);
+        convert.at[NNT_X] = part.at[NNT_X];
+        nnti_cpu_convert(e, &convert, &r);
+        part.flags &= ~NNT_OPF_BYTES;
+        part.at[NNT_X] = op->workspace;
+        part.at[NNT_STATS] = NULL;
+        part.workspace = (char *)op->workspace + nnti_bytes_workspace(op);
+        nnti_cpu_kernels[op->kind].run(e, &part, &r);
+    }
+}
+static void nnti_cpu_run_op(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    if (op->flags & NNT_OPF_BYTES) nnti_cpu_run_bytes(e, op, run);
+    else nnti_cpu_kernels[op->kind].run(e, op, run);
+}
 static void nnti_cpu_run_blocks(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
 {
-    nnt_op part = *op;
-    nnt_run r = *run;
-    int i, role;
+    nnt_op part;
+    nnt_run r;
+    int i;
+    if (op->block <= 0 || run->count <= op->block) { nnti_cpu_run_op(e, op, run); return; }
     for (i = 0; i < run->count; i += op->block) {
-        r.count = nnti_min(op->block, run->count - i);
-        r.first = run->first + i;
-        r.accumulate = run->accumulate || i > 0;
-        for (role = 0; role < NNT_ROLES; role++)
-            if (op->at[role]) part.at[role] = (char *)op->at[role] + i * nnti_sample_bytes(op, role);
-        nnti_cpu_kernels[op->kind].run(e, &part, &r);
+        nnti_part_of_op(op, run, i, op->block, &part, &r);
+        nnti_cpu_run_op(e, &part, &r);
     }
 }
 static nnt_result nnti_cpu_run(void *device, const nnt_op *ops, int count, const nnt_run *run)
 {
     int i;
-    for (i = 0; i < count; i++)
-        if (ops[i].block > 0 && run->count > ops[i].block) nnti_cpu_run_blocks(&((nnti_cpu *)device)->e, &ops[i], run);
-        else nnti_cpu_kernels[ops[i].kind].run(&((nnti_cpu *)device)->e, &ops[i], run);
+    for (i = 0; i < count; i++) nnti_cpu_run_blocks(&((nnti_cpu *)device)->e, &ops[i], run);
     return NNT_OK;
 }
 static nnt_result nnti_cpu_make_random(void *device, float *to, int64_t count, int kind, float a, float b, uint64_t seed)
@@ -14853,7 +15024,7 @@ static void nnti_start_values(const nnt_net *net, int index, float *to, int64_t 
     const nnti_param *p = &net->params[index];
     double in = (double)p->fan_in, out = (double)p->fan_out;
     float scale = 0;
-    int kind = NNTI_DRAW_SIGNED;
+    int kind = NNTI_DRAW_SIGNED, number = 0;        /* constants don't count: they leave the start of the others as it is */
     int64_t i;
     nnti_random_key key;
     if (p->values) { memcpy(to, p->values + first, (size_t)count * sizeof *to); return; }
@@ -14869,7 +15040,8 @@ static void nnti_start_values(const nnt_net *net, int index, float *to, int64_t 
     key.seed = net->desc.seed;
     key.step = 0;
     key.stream = NNTI_STREAM_PARAMS;
-    key.sample = (uint32_t)index;
+    for (i = 0; i < index; i++) number += net->params[i].kind != NNTI_PARAM_CONSTANT;
+    key.sample = (uint32_t)number;
     if (scale > 0) nnti_random_fill(nnti_isa_best(), kind, to, first, count, &key);
     for (i = 0; i < count; i++) to[i] = scale > 0 ? to[i] * scale : p->start;
 }
@@ -19126,6 +19298,7 @@ static nnt_result nnti_run_ops(nnt_net *net, const nnti_program *p, int first, i
     return r ? nnti_device_failed(net, net->on, r, where) : NNT_OK;
 }
 
+static int nnti_takes_bytes(const nnt_net *net) { return net->nodes[net->input].running >= 0; }
 static nnt_result nnti_check_finite(nnt_net *net, const char *where, const char *what, const float *x, int64_t per_sample, int64_t samples)
 {
     int64_t i, n = per_sample * samples;
@@ -19149,11 +19322,12 @@ static nnt_result nnti_look_at_batch(nnt_net *net, const nnt_batch *b, const cha
     int i, classes;
     if (net->loss_node < 0) return nnti_set_error(e, NNT_ERR_STATE, "%s: the net was compiled without a loss; give nnt_compile nnt_cross_entropy(x) or nnt_mse(x)", where);
     loss = &net->nodes[net->loss_node];
-    if (!b || !b->x) return nnti_set_error(e, NNT_ERR_ARGUMENT, "%s: the batch has no x", where);
+    if (!b || !(nnti_takes_bytes(net) ? (const void *)b->bytes : (const void *)b->x))
+        return nnti_set_error(e, NNT_ERR_ARGUMENT, "%s: the batch has no %s", where, nnti_takes_bytes(net) ? "bytes; the net's input is nnt_input_bytes" : "x");
     if (b->count < 1) return nnti_set_error(e, NNT_ERR_ARGUMENT, "%s: the batch has %d samples; it needs at least 1", where, b->count);
     if (!any_count && b->count > net->desc.batch)
         return nnti_set_error(e, NNT_ERR_ARGUMENT, "%s: the batch has %d samples; the net was compiled for at most %d", where, b->count, net->desc.batch);
-    r = nnti_check_finite(net, where, "the input", b->x, volume, b->count);
+    r = nnti_takes_bytes(net) ? NNT_OK : nnti_check_finite(net, where, "the input", b->x, volume, b->count);
     if (r) return r;
     if (loss->kind == NNTI_NODE_MSE) {
         if (!b->targets) return nnti_set_error(e, NNT_ERR_ARGUMENT, "%s: the batch has no targets; mse needs them", where);
@@ -19204,13 +19378,20 @@ static nnt_result nnti_ready_to_train(nnt_net *net, const char *where)
     return NNT_OK;
 }
 
+static nnt_result nnti_put_input(nnt_net *net, int program, const nnt_batch *b, int first, int count, const char *where)
+{
+    const int64_t volume = nnti_node_volume(net, net->input);
+    const size_t element = nnti_takes_bytes(net) ? 1 : sizeof(float), sample = (size_t)volume * element;
+    const char *from = nnti_takes_bytes(net) ? (const char *)b->bytes : (const char *)b->x;
+    return nnti_upload(net, program, net->plan.x[program], from + (size_t)first * sample, (size_t)count * sample, where);
+}
 /* Puts count samples of a batch, from sample `first` on, into the program's values. A training step that goes through its
    batch in parts has the labels of all samples, with the first part. */
 static nnt_result nnti_put_batch(nnt_net *net, int program, const nnt_batch *b, int first, int count, const char *where)
 {
     const nnti_plan *p = &net->plan;
-    int64_t volume = nnti_node_volume(net, net->input), out = nnti_node_volume(net, net->output_node);
-    nnt_result r = nnti_upload(net, program, p->x[program], b->x + volume * first, (size_t)(volume * count) * sizeof(float), where);
+    int64_t out = nnti_node_volume(net, net->output_node);
+    nnt_result r = nnti_put_input(net, program, b, first, count, where);
     if (!r && p->labels[program] >= 0 && program == 1) r = nnti_upload(net, program, p->labels[program], b->labels + first, (size_t)count * sizeof(int32_t), where);
     if (!r && p->labels[program] >= 0 && program == 0 && first == 0) r = nnti_upload(net, program, p->labels[program], b->labels, (size_t)b->count * sizeof(int32_t), where);
     if (!r && p->targets[program] >= 0) r = nnti_upload(net, program, p->targets[program], b->targets + out * first, (size_t)(out * count) * sizeof(float), where);
@@ -19578,7 +19759,7 @@ static nnt_result nnti_evaluate_samples(nnt_net *net, const nnt_batch *b, int fi
     memset(&run, 0, sizeof run);
     run.count = count;
     if (with_loss) r = nnti_put_batch(net, 1, b, first, count, where);
-    else r = nnti_upload(net, 1, net->plan.x[1], b->x + nnti_node_volume(net, net->input) * first, (size_t)(nnti_node_volume(net, net->input) * count) * sizeof(float), where);
+    else r = nnti_put_input(net, 1, b, first, count, where);
     return r ? r : nnti_run_ops(net, p, 0, with_loss || p->loss_op < 0 ? p->count : p->loss_op, &run, where);
 }
 static nnt_result nnti_get_output(nnt_net *net, float *y, int count, const char *where)
@@ -19586,14 +19767,16 @@ static nnt_result nnti_get_output(nnt_net *net, float *y, int count, const char 
     return nnti_download(net, 1, y, nnti_value_address(net, 1, net->plan.output), (size_t)(nnti_node_volume(net, net->output_node) * count) * sizeof(float), where);
 }
 
-NNT_API nnt_result nnt_predict(nnt_net *net, const float *x, int64_t count, float *y)
+/* x: floats, or bytes when the net takes them. */
+static nnt_result nnti_predict(nnt_net *net, const void *x, int bytes, int64_t count, float *y)
 {
     int64_t i, in, out;
     double start;
-    nnt_result r;
-    if (!net) return NNT_ERR_ARGUMENT;
-    r = nnti_ready(net, "predict");
+    nnt_result r = nnti_ready(net, "predict");
     if (r) return r;
+    if (bytes != nnti_takes_bytes(net))
+        return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "predict: the net's input is %s; use %s", bytes ? "nnt_input" : "nnt_input_bytes",
+                              bytes ? "nnt_predict" : "nnt_predict_bytes");
     if (!x || !y) return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "predict: %s is NULL", x ? "y" : "x");
     if (count < 0) return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "predict: %I samples; it can't be negative", count);
     in = nnti_node_volume(net, net->input);
@@ -19602,13 +19785,22 @@ NNT_API nnt_result nnt_predict(nnt_net *net, const float *x, int64_t count, floa
     for (i = 0; i < count && !r; i += net->plan.memory.micro_batch) {
         nnt_batch b;
         memset(&b, 0, sizeof b);
-        b.x = x + i * in;
+        if (bytes) b.bytes = (const uint8_t *)x + i * in;
+        else b.x = (const float *)x + i * in;
         b.count = (int)nnti_min64(net->plan.memory.micro_batch, count - i);
         r = nnti_evaluate_samples(net, &b, 0, b.count, 0, "predict");
         if (!r) r = nnti_get_output(net, y + i * out, b.count, "predict");
     }
     nnti_clocked(net, nnti_row(1, NNTI_PART_WHOLE), start, (double)count);
     return r;
+}
+NNT_API nnt_result nnt_predict(nnt_net *net, const float *x, int64_t count, float *y)
+{
+    return net ? nnti_predict(net, x, 0, count, y) : NNT_ERR_ARGUMENT;
+}
+NNT_API nnt_result nnt_predict_bytes(nnt_net *net, const uint8_t *x, int64_t count, float *y)
+{
+    return net ? nnti_predict(net, x, 1, count, y) : NNT_ERR_ARGUMENT;
 }
 
 /* The error of a loader or of its data set becomes the net's. */

@@ -22,9 +22,8 @@ static nnt_node models_name(nnt_node x, const char *prefix, int number)
     return nnt_name(x, name);
 }
 
-static nnt_node alexnet(nnt_net *net, int channels, int height, int width, int classes)
+static nnt_node alexnet_on(nnt_node x, int classes)
 {
-    nnt_node x = nnt_input(net, channels, height, width);
     x = nnt_maxpool(nnt_relu(models_name(nnt_conv2d(x, 64, 11, 4, 2), "features.", 0)), 3, 2, 0);
     x = nnt_maxpool(nnt_relu(models_name(nnt_conv2d(x, 192, 5, 1, 2), "features.", 3)), 3, 2, 0);
     x = nnt_relu(models_name(nnt_conv2d(x, 384, 3, 1, 1), "features.", 6));
@@ -35,11 +34,14 @@ static nnt_node alexnet(nnt_net *net, int channels, int height, int width, int c
     x = nnt_relu(models_name(nnt_linear(nnt_dropout(x, 0.5f), 4096), "classifier.", 4));
     return models_name(nnt_linear(x, classes), "classifier.", 6);
 }
+static nnt_node alexnet(nnt_net *net, int channels, int height, int width, int classes)
+{
+    return alexnet_on(nnt_input(net, channels, height, width), classes);
+}
 
-static nnt_node vgg16(nnt_net *net, int channels, int height, int width, int classes)
+static nnt_node vgg16_on(nnt_node x, int classes)
 {
     static const int filters[] = { 64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0 };   /* 0: pool */
-    nnt_node x = nnt_input(net, channels, height, width);
     int i, number = 0;
     for (i = 0; i < (int)(sizeof filters / sizeof *filters); i++) {
         if (filters[i]) {
@@ -54,6 +56,10 @@ static nnt_node vgg16(nnt_net *net, int channels, int height, int width, int cla
     x = nnt_dropout(nnt_relu(models_name(nnt_linear(x, 4096), "classifier.", 0)), 0.5f);
     x = nnt_dropout(nnt_relu(models_name(nnt_linear(x, 4096), "classifier.", 3)), 0.5f);
     return models_name(nnt_linear(x, classes), "classifier.", 6);
+}
+static nnt_node vgg16(nnt_net *net, int channels, int height, int width, int classes)
+{
+    return vgg16_on(nnt_input(net, channels, height, width), classes);
 }
 
 /* A convolution without bias and the batch norm behind it: "layer1.0.conv1" and "layer1.0.bn1". */
@@ -92,9 +98,8 @@ static nnt_node models_block(nnt_node x, const char *prefix, int filters, int st
     if (nnt_shape(x, shape) == NNT_OK && (stride != 1 || shape[0] != out)) shortcut = models_conv_bn(x, conv[3], bn[3], out, 1, stride);
     return nnt_relu(nnt_add(y, shortcut));
 }
-static nnt_node models_resnet(nnt_net *net, int channels, int height, int width, int classes, const int blocks[4], int bottleneck)
+static nnt_node models_resnet(nnt_node x, int classes, const int blocks[4], int bottleneck)
 {
-    nnt_node x = nnt_input(net, channels, height, width);
     int layer, i;
     x = nnt_maxpool(nnt_relu(models_conv_bn(x, "conv1", "bn1", 64, 7, 2)), 3, 2, 1);
     for (layer = 0; layer < 4; layer++)
@@ -105,15 +110,23 @@ static nnt_node models_resnet(nnt_net *net, int channels, int height, int width,
         }
     return nnt_name(nnt_linear(nnt_global_avgpool(x), classes), "fc");
 }
-static nnt_node resnet18(nnt_net *net, int channels, int height, int width, int classes)
+static nnt_node resnet18_on(nnt_node x, int classes)
 {
     static const int blocks[4] = { 2, 2, 2, 2 };
-    return models_resnet(net, channels, height, width, classes, blocks, 0);
+    return models_resnet(x, classes, blocks, 0);
+}
+static nnt_node resnet18(nnt_net *net, int channels, int height, int width, int classes)
+{
+    return resnet18_on(nnt_input(net, channels, height, width), classes);
+}
+static nnt_node resnet50_on(nnt_node x, int classes)
+{
+    static const int blocks[4] = { 3, 4, 6, 3 };
+    return models_resnet(x, classes, blocks, 1);
 }
 static nnt_node resnet50(nnt_net *net, int channels, int height, int width, int classes)
 {
-    static const int blocks[4] = { 3, 4, 6, 3 };
-    return models_resnet(net, channels, height, width, classes, blocks, 1);
+    return resnet50_on(nnt_input(net, channels, height, width), classes);
 }
 
 #endif
