@@ -143,7 +143,7 @@ void nnti_cuda_put_number(char *text, int64_t v)
 }
 
 const char *const nnti_cuda_kind_names[NNT_OP_KINDS] = {        /* in the order of NNT_OP_... */
-    "nothing", "copy", "sum", "convolution", "gradient of convolution's input", "gradient of convolution's weights",
+    "nothing", "copy", "sum", "bytes to floats", "convolution", "gradient of convolution's input", "gradient of convolution's weights",
     "convolution and pooling", "gradient of convolution and pooling", "gradient of convolution and pooling's weights",
     "linear", "gradient of linear's input", "gradient of linear's weights", "activation", "gradient of activation",
     "maxpool", "gradient of maxpool", "avgpool", "gradient of avgpool", "adaptive avgpool", "gradient of adaptive avgpool",
@@ -520,6 +520,28 @@ nnt_result nnti_cuda_add(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *jo
 {
     return nnti_cuda_run_sum(d, op, nnti_cuda_out(op, NNT_Y), nnti_cuda_in(op, NNT_X), nnti_cuda_in(op, NNT_X2),
                              nnti_cuda_mask(op), nnti_cuda_relu(op), job->count * nnti_cuda_out_size(op));
+}
+
+/* y = x scale[c] + shift[c] of bytes */
+struct nnti_cuda_bytes_to_floats {
+    const uint8_t *x;
+    float *y;
+    const float *scale, *shift;
+    nnti_cuda_divisor plane, channels;
+    template <class I> __device__ void operator()(I i) const
+    {
+        I rest = i;
+        nnti_cuda_split(&rest, plane);
+        const int c = (int)nnti_cuda_split(&rest, channels);
+        y[i] = fmaf((float)x[i], scale[c], shift[c]);
+    }
+};
+nnt_result nnti_cuda_convert(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
+{
+    const float *scale = nnti_cuda_in(op, NNT_STATS);
+    nnti_cuda_bytes_to_floats f = { (const uint8_t *)op->at[NNT_X], nnti_cuda_out(op, NNT_Y), scale, scale + op->in_c,
+        nnti_cuda_divide_by((int64_t)op->in_h * op->in_w), nnti_cuda_divide_by(op->in_c) };
+    return nnti_cuda_run_each(d, op, f, job->count * nnti_cuda_in_size(op));
 }
 
 /* y[n][channel_offset + c][h][w] = x[n][c][h][w]; W values at a time, which all lie in one sample */
@@ -2471,6 +2493,7 @@ const nnti_cuda_kernel nnti_cuda_kernels[NNT_OP_KINDS] = {      /* in the order 
     { NULL, NULL },
     { nnti_cuda_copy, NULL },
     { nnti_cuda_accumulate, NULL },
+    { nnti_cuda_convert, NULL },
     { nnti_cuda_conv, nnti_cuda_conv_bytes },
     { nnti_cuda_conv_data, nnti_cuda_conv_data_bytes },
     { nnti_cuda_conv_weight, nnti_cuda_conv_weight_bytes },
@@ -2912,7 +2935,7 @@ int nnti_cuda_supports(void *device, const nnt_op *op)
 {
     const int64_t most = INT_MAX, group = op->groups > 0 ? op->groups : 1;
     (void)device;
-    if (op->kind <= 0 || op->kind >= NNT_OP_KINDS || !nnti_cuda_kernels[op->kind].run) return 0;
+    if (op->kind <= 0 || op->kind >= NNT_OP_KINDS || !nnti_cuda_kernels[op->kind].run || (op->flags & NNT_OPF_BYTES)) return 0;
     switch (op->kind) {
     case NNT_OP_CONV: case NNT_OP_CONV_DATA: case NNT_OP_CONV_WEIGHT:
         return nnti_cuda_in_plane(op) <= most && nnti_cuda_out_plane(op) <= most && op->in_c / group * nnti_cuda_taps(op) <= most
