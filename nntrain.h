@@ -10899,6 +10899,8 @@ static nnt_result nnti_schedule_prove(const nnt_allocator *a, const nnti_chain *
 
 static int nnti_is_loss(const nnti_node *n) { return n->kind == NNTI_NODE_CROSS_ENTROPY || n->kind == NNTI_NODE_MSE; }
 
+static int nnti_takes_bytes(const nnt_net *net) { return net->nodes[net->input].running >= 0; }
+
 /* Samples that ops of a net treat at a time, so that a batch can come in parts with the same bits: 64 of small maps, down
    to 4 of large ones, such that a block is work enough to pay for what is done once a block. It depends on the shapes
    of the layers only. 0 with batch norm, whose statistics are of all samples. */
@@ -12511,8 +12513,9 @@ static nnt_result nnti_make_plan_in_parts(nnt_net *net, int target, const nnt_co
         m->optimizer += NNTI_ALIGN + plan->norm_workspace;
     }
     if (trains && on->backend->stage) {
-        int64_t input = nnti_mul64(nnti_volume(net->nodes[net->input].shape), d->batch);
-        m->staging = input < 0 || (uint64_t)input > NNTI_TOO_LARGE / sizeof(float) ? NNTI_TOO_LARGE : nnti_round_up((size_t)input * sizeof(float), NNTI_ALIGN);
+        const int64_t input = nnti_mul64(nnti_volume(net->nodes[net->input].shape), part);
+        const size_t element = nnti_takes_bytes(net) ? 1 : sizeof(float);
+        m->staging = input < 0 || (uint64_t)input > NNTI_TOO_LARGE / element ? NNTI_TOO_LARGE : nnti_round_up((size_t)input * element, NNTI_ALIGN);
     }
     m->fixed = m->params + m->grads + m->optimizer + m->staging;
 
@@ -19298,7 +19301,6 @@ static nnt_result nnti_run_ops(nnt_net *net, const nnti_program *p, int first, i
     return r ? nnti_device_failed(net, net->on, r, where) : NNT_OK;
 }
 
-static int nnti_takes_bytes(const nnt_net *net) { return net->nodes[net->input].running >= 0; }
 static nnt_result nnti_check_finite(nnt_net *net, const char *where, const char *what, const float *x, int64_t per_sample, int64_t samples)
 {
     int64_t i, n = per_sample * samples;
