@@ -286,8 +286,9 @@ template <class I> __device__ __forceinline__ I nnti_cuda_split(I *i, nnti_cuda_
 
 /* ---- each: f(i) for 0 <= i < n ---- */
 
-/* Launch: any grid of NNTI_CUDA_THREADS threads. I: uint32_t when n is below 2^31, which makes indices cheap. */
-template <class F, class I> __global__ void __launch_bounds__(NNTI_CUDA_THREADS) nnti_cuda_each(F f, I n)
+/* Launch: any grid of NNTI_CUDA_THREADS threads. I: uint32_t when n is below 2^30, which makes indices cheap. Four blocks
+   to a processor at least, that is at most 64 registers a thread: left to itself ptxas rather spills than use so many. */
+template <class F, class I> __global__ void __launch_bounds__(NNTI_CUDA_THREADS, 4) nnti_cuda_each(F f, I n)
 {
     const I step = (I)gridDim.x * (I)blockDim.x;
     for (I i = (I)blockIdx.x * (I)blockDim.x + (I)threadIdx.x; i < n; i += step) f(i);
@@ -376,7 +377,7 @@ __device__ __forceinline__ nnti_cuda_sums nnti_cuda_block_sums(nnti_cuda_sums s)
 }
 /* Launch: blocks (items, parts). Block (item, p) sums f.add(item, i, &sums) over part p of 0 <= i < length, in a fixed
    order: thread t takes i = t, t + 256, ... of the part. With a single part it also calls f.finish(item, sums). */
-template <class F> __global__ void __launch_bounds__(NNTI_CUDA_THREADS)
+template <class F> __global__ void __launch_bounds__(NNTI_CUDA_THREADS, 4)     /* 64 registers: sums in double need them */
 nnti_cuda_reduce(F f, int64_t length, int64_t each, nnti_cuda_sums *partial)
 {
     const int64_t begin = (int64_t)blockIdx.y * each, end = begin + each < length ? begin + each : length;
@@ -1653,16 +1654,14 @@ __device__ __forceinline__ int nnti_cuda_index_at(const void *aux, int wide, int
     return wide ? ((const int32_t *)aux)[i] : (int)((const uint8_t *)aux)[i];
 }
 
-/* What batch norm does to a channel: (x - mean) scale + shift, mean and scale from STATS or RUNNING. */
+/* What batch norm does to a channel: (x - mean) scale + shift. */
 struct nnti_cuda_affine {
-    const float *mean, *spread;             /* spread: 1 / sqrt(var + eps), or var when eps is at least 0 */
+    const float *mean, *invstd;
     const float *w, *b;                     /* NULL: 1, 0 */
-    float eps;                              /* below 0: spread is what it says */
     __device__ __forceinline__ void of(int c, float *m, float *scale, float *shift) const
     {
-        const float invstd = eps < 0 ? spread[c] : (float)(1 / sqrt((double)spread[c] + (double)eps));
         *m = mean[c];
-        *scale = w ? invstd * w[c] : invstd;
+        *scale = w ? invstd[c] * w[c] : invstd[c];
         *shift = b ? b[c] : 0;
     }
 };
@@ -1947,14 +1946,26 @@ nnt_result nnti_cuda_bn_running(nnti_cuda *d, const nnt_op *op, const nnti_cuda_
     return nnti_cuda_run_each(d, op, f, op->in_c);
 }
 
-/* From STATS, or from RUNNING where the op has no STATS. */
-nnti_cuda_affine nnti_cuda_affine_of(const nnt_op *op)
+/* to[c] = 1 / sqrt(var[c] + eps) */
+struct nnti_cuda_invstd {
+    const float *var;
+    float *to;
+    double eps;
+    template <class I> __device__ void operator()(I c) const { to[c] = (float)(1 / sqrt((double)var[c] + eps)); }
+};
+/* From STATS; from RUNNING where the op has no STATS, whose invstd are made in the workspace first. */
+nnt_result nnti_cuda_affine_of(nnti_cuda *d, const nnt_op *op, int channels, nnti_cuda_affine *a)
 {
-    const int running = op->at[NNT_STATS] == NULL;
-    const float *from = nnti_cuda_in(op, running ? NNT_RUNNING : NNT_STATS);
-    nnti_cuda_affine a = { from, from + op->in_c, nnti_cuda_in(op, NNT_W), nnti_cuda_in(op, NNT_B), running ? op->f[0] : -1.0f };
-    return a;
+    const float *from = nnti_cuda_in(op, op->at[NNT_STATS] ? NNT_STATS : NNT_RUNNING);
+    nnti_cuda_invstd f = { from + channels, (float *)op->workspace, (double)op->f[0] };
+    a->mean = from;
+    a->invstd = op->at[NNT_STATS] ? from + channels : f.to;
+    a->w = nnti_cuda_in(op, NNT_W);
+    a->b = nnti_cuda_in(op, NNT_B);
+    return op->at[NNT_STATS] ? NNT_OK : nnti_cuda_run_each(d, op, f, channels);
 }
+size_t nnti_cuda_bn_eval_bytes(const nnti_cuda *, const nnt_op *op, int) { return (size_t)op->in_c * sizeof(float); }
+
 /* y = (x - mean) scale + shift, relu */
 struct nnti_cuda_normalise {
     const float *x;
@@ -1987,7 +1998,9 @@ nnt_result nnti_cuda_bn_apply(nnti_cuda *d, const nnt_op *op, const nnti_cuda_jo
 {
     const int64_t plane = nnti_cuda_in_plane(op);
     const int vector = plane % 4 == 0;
-    nnti_cuda_normalise f = { nnti_cuda_in(op, NNT_X), nnti_cuda_out(op, NNT_Y), nnti_cuda_affine_of(op), nnti_cuda_relu(op), vector,
+    nnti_cuda_affine norm;
+    NNTI_CUDA_DO(nnti_cuda_affine_of(d, op, op->in_c, &norm));
+    nnti_cuda_normalise f = { nnti_cuda_in(op, NNT_X), nnti_cuda_out(op, NNT_Y), norm, nnti_cuda_relu(op), vector,
         nnti_cuda_divide_by(vector ? plane / 4 : plane), nnti_cuda_divide_by(op->in_c) };
     return nnti_cuda_run_each(d, op, f, job->count * nnti_cuda_in_size(op) / (vector ? 4 : 1));
 }
@@ -2078,7 +2091,7 @@ __device__ __forceinline__ float nnti_cuda_warp_top(float v)
     return v;
 }
 /* Launch: LANES threads a row, whole rows to a warp: f.row(row, lane, LANES). Every lane of a warp takes part. */
-template <class F, int LANES> __global__ void __launch_bounds__(NNTI_CUDA_THREADS) nnti_cuda_rows(F f, int64_t rows)
+template <class F, int LANES> __global__ void __launch_bounds__(NNTI_CUDA_THREADS, 4) nnti_cuda_rows(F f, int64_t rows)
 {
     const int64_t row = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / LANES;
     if (row < rows) f.template row<LANES>(row, (int)threadIdx.x % LANES);
@@ -2142,8 +2155,8 @@ nnt_result nnti_cuda_softmax_grad(nnti_cuda *d, const nnt_op *op, const nnti_cud
     return nnti_cuda_run_rows(d, op, f, job->count * plane, plane == 1);
 }
 
-/* What a sample came to: a loss's workspace. rank: logits above its label's. */
-struct nnti_cuda_loss_row { double loss; int64_t rank; };
+/* What a sample came to, its loss being linear + scale ln sum: a loss's workspace. rank: logits above its label's. */
+struct nnti_cuda_loss_row { double linear, scale, sum; int64_t rank; };
 
 /* Bytes of the rows of a batch; the parts of sums follow. */
 size_t nnti_cuda_loss_rows(int batch) { return nnti_cuda_round((size_t)batch * sizeof(nnti_cuda_loss_row)); }
@@ -2182,7 +2195,7 @@ struct nnti_cuda_loss_sum {
     template <class I> __device__ void add(int, I i, nnti_cuda_sums *s) const
     {
         if (labels && !nnti_cuda_counts(use_ignore, ignore, labels[now->first + (int64_t)i])) return;
-        if (!which) s->first += rows[i].loss;
+        if (!which) s->first += rows[i].linear + rows[i].scale * log(rows[i].sum);
         if (labels) s->second += rows[i].rank < (which ? 5 : 1);
     }
     __device__ void finish(int, nnti_cuda_sums s) const
@@ -2243,7 +2256,9 @@ struct nnti_cuda_entropy {
         all = hit + nnti_cuda_row_sum<LANES>(all);
         rest = nnti_cuda_row_sum<LANES>(rest);
         if (lane == 0) {
-            rows[sample].loss = hit * ((double)top - (double)mine) + smooth * rest + all * log(sum);
+            rows[sample].linear = hit * ((double)top - (double)mine) + smooth * rest;
+            rows[sample].scale = all;
+            rows[sample].sum = sum;
             rows[sample].rank = (int64_t)rank;
         }
         if (!g) return;
@@ -2284,7 +2299,9 @@ struct nnti_cuda_squared_error {
     }
     __device__ void finish(int sample, nnti_cuda_sums s) const
     {
-        rows[sample].loss = s.first / (double)values;
+        rows[sample].linear = s.first / (double)values;
+        rows[sample].scale = 0;
+        rows[sample].sum = 1;
         rows[sample].rank = 0;
     }
 };
@@ -2414,12 +2431,14 @@ nnt_result nnti_cuda_bn_pool(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job
     nnti_cuda_max_forward<2> f;
     memset(&f, 0, sizeof f);
     f.x = nnti_cuda_in(op, NNT_X);
-    f.norm = nnti_cuda_affine_of(op);
+    NNTI_CUDA_DO(nnti_cuda_affine_of(d, op, op->out_c, &f.norm));
     f.relu = nnti_cuda_relu(op);
     f.y = nnti_cuda_out(op, NNT_Y);
     f.aux = op->at[NNT_AUX];
     return nnti_cuda_run_max(d, op, f, nnti_cuda_pool_window_of(op), job->count);
 }
+/* A program has STATS or RUNNING for all of its ops, but that is not known yet when this is asked. */
+size_t nnti_cuda_bn_pool_bytes(const nnti_cuda *, const nnt_op *op, int) { return (size_t)op->out_c * sizeof(float); }
 /* Sums of gy and gy (x - mean): only maxima have a gradient, so they go over the pooled values. */
 struct nnti_cuda_bn_pool_products : nnti_cuda_bn_finish {
     const float *x, *gy;
@@ -2517,9 +2536,9 @@ const nnti_cuda_kernel nnti_cuda_kernels[NNT_OP_KINDS] = {      /* in the order 
     { nnti_cuda_bn_stats, nnti_cuda_bn_stats_bytes },
     { nnti_cuda_bn_running, NULL },
     { nnti_cuda_bn_apply, NULL },
-    { nnti_cuda_bn_apply, NULL },
+    { nnti_cuda_bn_apply, nnti_cuda_bn_eval_bytes },
     { nnti_cuda_bn_grad, nnti_cuda_bn_grad_bytes },
-    { nnti_cuda_bn_pool, NULL },
+    { nnti_cuda_bn_pool, nnti_cuda_bn_pool_bytes },
     { nnti_cuda_bn_pool_grad, nnti_cuda_bn_pool_grad_bytes },
     { nnti_cuda_add, NULL },
     { nnti_cuda_concat, NULL },
