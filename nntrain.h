@@ -1195,6 +1195,13 @@ NNT_API nnt_result nnt_backend_register(const nnt_backend *b);
 #  define NNTI_INLINE   static
 #endif
 
+/* Asks for the cache line at p, which may be anywhere. */
+#if defined(__GNUC__) || defined(__clang__)
+#  define NNTI_PREFETCH(p) __builtin_prefetch(p)
+#else
+#  define NNTI_PREFETCH(p) ((void)(p))
+#endif
+
 /* Instruction sets are chosen at run time, in functions that carry them as an attribute: no compiler flags needed. */
 #if !defined(NNT_NO_SIMD) && (defined(__x86_64__) || defined(__i386__)) && (defined(__GNUC__) || defined(__clang__))
 #  define NNTI_X86 1
@@ -2403,6 +2410,10 @@ NNTI_AVX512 NNTI_INLINE nnti_f16 nnti_fma_avx512(nnti_f16 a, nnti_f16 b, nnti_f1
 {
     return (nnti_f16)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 }
+NNTI_AVX512 NNTI_INLINE nnti_f16 nnti_get_avx512(const float *p, int64_t n)
+{
+    return (nnti_f16)(n >= 16 ? _mm512_loadu_ps(p) : _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1u), p));
+}
 NNTI_AVX512 NNTI_INLINE nnti_f16 nnti_sqrt_avx512(nnti_f16 a) { return (nnti_f16)_mm512_sqrt_ps((__m512)a); }
 NNTI_AVX512 NNTI_INLINE nnti_f16 nnti_from_int_avx512(nnti_u16 a) { return (nnti_f16)_mm512_cvtepi32_ps((__m512i)a); }
 NNTI_AVX512 NNTI_INLINE nnti_u16 nnti_count_avx512(void)
@@ -2440,6 +2451,13 @@ NNTI_INLINE nnti_f4 nnti_set_neon(float a) { return (nnti_f4)vdupq_n_f32(a); }
 NNTI_INLINE nnti_f4 nnti_fma_neon(nnti_f4 a, nnti_f4 b, nnti_f4 c)
 {
     return (nnti_f4)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+}
+NNTI_INLINE nnti_f4 nnti_get_neon(const float *p, int64_t n)
+{
+    float v[4] = { 0, 0, 0, 0 };
+    if (n >= 4) return (nnti_f4)vld1q_f32(p);
+    memcpy(v, p, (size_t)n * sizeof *p);
+    return (nnti_f4)vld1q_f32(v);
 }
 NNTI_INLINE nnti_f4 nnti_sqrt_neon(nnti_f4 a) { return (nnti_f4)vsqrtq_f32((float32x4_t)a); }
 NNTI_INLINE nnti_f4 nnti_from_int_neon(nnti_u4 a) { return (nnti_f4)vcvtq_f32_s32((int32x4_t)a); }
@@ -4567,6 +4585,26 @@ static void nnti_panel_begin(const nnti_gemm *g, nnti_panel *p, int64_t column, 
     if (g->end.col_bias)
         for (j = 0; j < p->width; j++) p->col_bias[j] = j < p->columns ? g->end.col_bias[column + j] : 0.0f;
 }
+/* Packs k in [k0, k0 + count) of B for panels side by side. Several are packed some rows at a time, so that B's rows are
+   read in long pieces, and the next rows are asked for meanwhile: rows that lie pages apart no prefetcher of the
+   processor's follows. */
+static void nnti_gemm_pack_b(const nnti_gemm *g, const nnti_panel *panel, int panels, int k0, int count)
+{
+    enum { ROWS = 32, LINE = 16 };
+    const int each = panels > 1 ? ROWS : count, plain = panels > 1 && !g->b.table && g->b.lines.middle == 1 && g->b.lines.stride == 1;
+    const int64_t columns = panel[panels - 1].column + panel[panels - 1].columns - panel[0].column;
+    int k, p, rows, r;
+    int64_t i;
+    for (k = 0; k < count; k += rows) {
+        rows = nnti_min(each, count - k);
+        for (r = k + rows; plain && r < nnti_min(k + 2 * rows, count); r++)
+            for (i = 0; i < columns; i += LINE) NNTI_PREFETCH(g->b.x + (k0 + r) * g->b.step + panel[0].column + i);
+        for (p = 0; p < panels; p++)
+            if (!panel[p].in_place)
+                nnti_pack_operand(g->isa, &g->b, panel[p].column, panel[p].columns, panel[p].width, k0 + k, rows,
+                                  panel[p].b + k * panel[p].width, panel[p].width);
+    }
+}
 /* One tile of a panel, for the block of k that starts at k0; `row` is the first row of the panel's sums. */
 static void nnti_panel_tile(const nnti_gemm *g, const nnti_panel *p, int row, int tile, int k0, int count)
 {
@@ -4604,10 +4642,7 @@ static void nnti_gemm_block(const nnti_gemm *g, int tile0, int tile1, int64_t co
                              spare + (size_t)p * (size_t)rows * (size_t)width, row);
         do {                                /* once even if k is 0: C is then all bias */
             const int length = nnti_min(g->kc, g->k - k0);
-            for (p = 0; p < count; p++)
-                if (!panel[p].in_place)
-                    nnti_pack_operand(g->isa, &g->b, panel[p].column, panel[p].columns, panel[p].width, k0, length,
-                                      panel[p].b, panel[p].width);
+            nnti_gemm_pack_b(g, panel, count, k0, length);
             for (t = tile0; t < tile1; t++)
                 for (p = 0; p < count; p++) nnti_panel_tile(g, &panel[p], row, t, k0, length);
             k0 += length;
@@ -6475,9 +6510,241 @@ static void nnti_cpu_conv_weight(const nnti_exec *e, const nnt_op *op, const nnt
 static int nnti_linear_in(const nnt_op *op) { return op->in_c * op->in_h * op->in_w; }
 static int nnti_linear_out(const nnt_op *op) { return op->out_c * op->out_h * op->out_w; }
 
+/* ---- forward of small batches: dot products, for which nothing is packed ----
+   Both x and w have the sum's index innermost: a tile of a few rows of x by 4 of w is summed in vectors along it and
+   folded at the end. Each weight comes from memory once and serves the whole batch, for a single sample too. The sum is
+   cut in blocks of which 4 rows of w stay in the first-level cache while the batch passes by; blocks are added in order,
+   so that a value depends neither on the batch nor on threads. */
+
+enum { NNTI_DOTS_COLUMNS = 4, NNTI_DOTS_BLOCK = 1024, NNTI_DOTS_BATCH = 64 };
+
+/* Rows of w: where 4 of them are, and where those are that will be read next. */
+typedef struct nnti_dots_weights { const float *row[NNTI_DOTS_COLUMNS], *next[NNTI_DOTS_COLUMNS]; } nnti_dots_weights;
+/* What becomes of the sums: + y if add, + bias unless NULL, max(y, 0) if relu. */
+typedef struct nnti_dots_end { const float *bias; int add, relu, columns; } nnti_dots_end;
+
+/* y[r * ldy + c] = the end of sum_p x[r * ldx + p] * w[c][p] for p < k, c < columns, and as many rows as the function has. */
+typedef void (*nnti_dots_fn)(int k, const float *x, ptrdiff_t ldx, const nnti_dots_weights *w, float *y, ptrdiff_t ldy,
+                             const nnti_dots_end *end);
+
+NNTI_INLINE void nnti_dots_put(float *y, const float sum[NNTI_DOTS_COLUMNS], const nnti_dots_end *end)
+{
+    int c;
+    for (c = 0; c < end->columns; c++) {
+        float v = end->add ? y[c] + sum[c] : sum[c];
+        if (end->bias) v += end->bias[c];
+        y[c] = end->relu && v < 0.0f ? 0.0f : v;
+    }
+}
+static void nnti_linear_dots_c(int k, const float *x, ptrdiff_t ldx, const nnti_dots_weights *w, float *y, ptrdiff_t ldy,
+                               const nnti_dots_end *end)
+{
+    float sum[NNTI_DOTS_COLUMNS];
+    int c, p;
+    (void)ldx; (void)ldy;
+    for (c = 0; c < NNTI_DOTS_COLUMNS; c++) {
+        const float *v = w->row[c];
+        float s0 = 0, s1 = 0, s2 = 0, s3 = 0;
+        for (p = 0; p + 4 <= k; p += 4) {
+            s0 += x[p] * v[p];
+            s1 += x[p + 1] * v[p + 1];
+            s2 += x[p + 2] * v[p + 2];
+            s3 += x[p + 3] * v[p + 3];
+        }
+        for (; p < k; p++) s0 += x[p] * v[p];
+        sum[c] = (s0 + s1) + (s2 + s3);
+    }
+    nnti_dots_put(y, sum, end);
+}
+static const nnti_dots_fn nnti_dots_c_rows[] = { nnti_linear_dots_c };
+
+#if defined(NNTI_X86) || defined(NNTI_NEON)
+/* Vectors of W. Each sum is a variable of its own: gcc keeps arrays of vectors in memory. */
+#define NNTI_DOTS_STEP(ISA, n)                                                                                         \
+    if (rows > 0) x0 = nnti_get_##ISA(x + p, n);                                                                       \
+    if (rows > 1) x1 = nnti_get_##ISA(x + ldx + p, n);                                                                 \
+    if (rows > 2) x2 = nnti_get_##ISA(x + 2 * ldx + p, n);                                                             \
+    if (rows > 3) x3 = nnti_get_##ISA(x + 3 * ldx + p, n);                                                             \
+    if (rows > 4) x4 = nnti_get_##ISA(x + 4 * ldx + p, n);                                                             \
+    if (rows > 5) x5 = nnti_get_##ISA(x + 5 * ldx + p, n);                                                             \
+    NNTI_DOTS_COLUMN(ISA, 0, a, n)                                                                                     \
+    NNTI_DOTS_COLUMN(ISA, 1, b, n)                                                                                     \
+    NNTI_DOTS_COLUMN(ISA, 2, c, n)                                                                                     \
+    NNTI_DOTS_COLUMN(ISA, 3, d, n)
+#define NNTI_DOTS_COLUMN(ISA, C, S, n)                                                                                 \
+    NNTI_PREFETCH(next##C + p);                                                                                        \
+    v = nnti_get_##ISA(w##C + p, n);                                                                                   \
+    if (rows > 0) S##0 = nnti_fma_##ISA(x0, v, S##0);                                                                  \
+    if (rows > 1) S##1 = nnti_fma_##ISA(x1, v, S##1);                                                                  \
+    if (rows > 2) S##2 = nnti_fma_##ISA(x2, v, S##2);                                                                  \
+    if (rows > 3) S##3 = nnti_fma_##ISA(x3, v, S##3);                                                                  \
+    if (rows > 4) S##4 = nnti_fma_##ISA(x4, v, S##4);                                                                  \
+    if (rows > 5) S##5 = nnti_fma_##ISA(x5, v, S##5);
+#define NNTI_DOTS_VARIANT(W, ISA, TARGET)                                                                              \
+TARGET NNTI_INLINE void nnti_linear_dots_##ISA(const int rows, int k, const float *x, ptrdiff_t ldx,                   \
+                                               const nnti_dots_weights *w, float *y, ptrdiff_t ldy,                    \
+                                               const nnti_dots_end *end)                                               \
+{                                                                                                                      \
+    const float *w0 = w->row[0], *w1 = w->row[1], *w2 = w->row[2], *w3 = w->row[3];                                    \
+    const float *next0 = w->next[0], *next1 = w->next[1], *next2 = w->next[2], *next3 = w->next[3];                    \
+    nnti_f##W zero = nnti_set_##ISA(0), v, x0 = zero, x1 = zero, x2 = zero, x3 = zero, x4 = zero, x5 = zero;           \
+    nnti_f##W a0 = zero, a1 = zero, a2 = zero, a3 = zero, a4 = zero, a5 = zero;                                        \
+    nnti_f##W b0 = zero, b1 = zero, b2 = zero, b3 = zero, b4 = zero, b5 = zero;                                        \
+    nnti_f##W c0 = zero, c1 = zero, c2 = zero, c3 = zero, c4 = zero, c5 = zero;                                        \
+    nnti_f##W d0 = zero, d1 = zero, d2 = zero, d3 = zero, d4 = zero, d5 = zero;                                        \
+    int p;                                                                                                             \
+    for (p = 0; p + W <= k; p += W) { NNTI_DOTS_STEP(ISA, W) }                                                         \
+    if (p < k) { NNTI_DOTS_STEP(ISA, k - p) }                                                                          \
+    if (rows > 0) nnti_dots_fold_##ISA(a0, b0, c0, d0, y, end);                                                        \
+    if (rows > 1) nnti_dots_fold_##ISA(a1, b1, c1, d1, y + ldy, end);                                                  \
+    if (rows > 2) nnti_dots_fold_##ISA(a2, b2, c2, d2, y + 2 * ldy, end);                                              \
+    if (rows > 3) nnti_dots_fold_##ISA(a3, b3, c3, d3, y + 3 * ldy, end);                                              \
+    if (rows > 4) nnti_dots_fold_##ISA(a4, b4, c4, d4, y + 4 * ldy, end);                                              \
+    if (rows > 5) nnti_dots_fold_##ISA(a5, b5, c5, d5, y + 5 * ldy, end);                                              \
+}
+#define NNTI_DOTS_FUNCTION(R, ISA, TARGET)                                                                             \
+TARGET static void nnti_linear_dots_##ISA##_##R(int k, const float *x, ptrdiff_t ldx, const nnti_dots_weights *w,      \
+                                                float *y, ptrdiff_t ldy, const nnti_dots_end *end)                     \
+{                                                                                                                      \
+    nnti_linear_dots_##ISA(R, k, x, ldx, w, y, ldy, end);                                                              \
+}
+/* The sums of 4 vectors, to 4 values of y. */
+#if defined(NNTI_X86)
+NNTI_AVX2 NNTI_INLINE void nnti_dots_fold_avx2(nnti_f8 a, nnti_f8 b, nnti_f8 c, nnti_f8 d, float *y, const nnti_dots_end *end)
+{
+    const __m256 s = _mm256_hadd_ps(_mm256_hadd_ps((__m256)a, (__m256)b), _mm256_hadd_ps((__m256)c, (__m256)d));
+    __m128 v = _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
+    float sum[NNTI_DOTS_COLUMNS];
+    if (end->columns < NNTI_DOTS_COLUMNS) {
+        _mm_storeu_ps(sum, v);
+        nnti_dots_put(y, sum, end);
+        return;
+    }
+    if (end->add) v = _mm_add_ps(_mm_loadu_ps(y), v);
+    if (end->bias) v = _mm_add_ps(v, _mm_loadu_ps(end->bias));
+    if (end->relu) v = _mm_max_ps(_mm_setzero_ps(), v);        /* this order of operands lets a NaN through */
+    _mm_storeu_ps(y, v);
+}
+NNTI_AVX512 NNTI_INLINE nnti_f8 nnti_half_sum_avx512(nnti_f16 a)
+{
+    return (nnti_f8)_mm256_add_ps(_mm512_castps512_ps256((__m512)a), _mm512_extractf32x8_ps((__m512)a, 1));
+}
+NNTI_AVX512 NNTI_INLINE void nnti_dots_fold_avx512(nnti_f16 a, nnti_f16 b, nnti_f16 c, nnti_f16 d, float *y, const nnti_dots_end *end)
+{
+    nnti_dots_fold_avx2(nnti_half_sum_avx512(a), nnti_half_sum_avx512(b), nnti_half_sum_avx512(c), nnti_half_sum_avx512(d), y, end);
+}
+NNTI_DOTS_VARIANT(8, avx2, NNTI_AVX2)
+NNTI_DOTS_FUNCTION(1, avx2, NNTI_AVX2) NNTI_DOTS_FUNCTION(2, avx2, NNTI_AVX2) NNTI_DOTS_FUNCTION(3, avx2, NNTI_AVX2)
+NNTI_DOTS_VARIANT(16, avx512, NNTI_AVX512)
+NNTI_DOTS_FUNCTION(1, avx512, NNTI_AVX512) NNTI_DOTS_FUNCTION(2, avx512, NNTI_AVX512) NNTI_DOTS_FUNCTION(3, avx512, NNTI_AVX512)
+NNTI_DOTS_FUNCTION(4, avx512, NNTI_AVX512) NNTI_DOTS_FUNCTION(5, avx512, NNTI_AVX512) NNTI_DOTS_FUNCTION(6, avx512, NNTI_AVX512)
+static const nnti_dots_fn nnti_dots_avx2_rows[] = { nnti_linear_dots_avx2_1, nnti_linear_dots_avx2_2, nnti_linear_dots_avx2_3 };
+static const nnti_dots_fn nnti_dots_avx512_rows[] = { nnti_linear_dots_avx512_1, nnti_linear_dots_avx512_2, nnti_linear_dots_avx512_3,
+                                                      nnti_linear_dots_avx512_4, nnti_linear_dots_avx512_5, nnti_linear_dots_avx512_6 };
+#else
+NNTI_INLINE void nnti_dots_fold_neon(nnti_f4 a, nnti_f4 b, nnti_f4 c, nnti_f4 d, float *y, const nnti_dots_end *end)
+{
+    float sum[NNTI_DOTS_COLUMNS];
+    vst1q_f32(sum, vpaddq_f32(vpaddq_f32((float32x4_t)a, (float32x4_t)b), vpaddq_f32((float32x4_t)c, (float32x4_t)d)));
+    nnti_dots_put(y, sum, end);
+}
+#define NNTI_NO_ATTRIBUTE
+NNTI_DOTS_VARIANT(4, neon, NNTI_NO_ATTRIBUTE)
+NNTI_DOTS_FUNCTION(1, neon, NNTI_NO_ATTRIBUTE) NNTI_DOTS_FUNCTION(2, neon, NNTI_NO_ATTRIBUTE) NNTI_DOTS_FUNCTION(3, neon, NNTI_NO_ATTRIBUTE)
+NNTI_DOTS_FUNCTION(4, neon, NNTI_NO_ATTRIBUTE) NNTI_DOTS_FUNCTION(5, neon, NNTI_NO_ATTRIBUTE) NNTI_DOTS_FUNCTION(6, neon, NNTI_NO_ATTRIBUTE)
+static const nnti_dots_fn nnti_dots_neon_rows[] = { nnti_linear_dots_neon_1, nnti_linear_dots_neon_2, nnti_linear_dots_neon_3,
+                                                    nnti_linear_dots_neon_4, nnti_linear_dots_neon_5, nnti_linear_dots_neon_6 };
+#undef NNTI_NO_ATTRIBUTE
+#endif
+#undef NNTI_DOTS_FUNCTION
+#undef NNTI_DOTS_VARIANT
+#undef NNTI_DOTS_COLUMN
+#undef NNTI_DOTS_STEP
+#endif
+
+/* An instruction set's functions for 1 .. *most rows. */
+static const nnti_dots_fn *nnti_dots_of(const nnti_exec *e, int *most)
+{
+#if defined(NNTI_X86)
+    if (e->isa == NNTI_ISA_AVX512) { *most = 6; return nnti_dots_avx512_rows; }
+    if (e->isa == NNTI_ISA_AVX2) { *most = 3; return nnti_dots_avx2_rows; }
+#elif defined(NNTI_NEON)
+    if (e->isa == NNTI_ISA_NEON) { *most = 6; return nnti_dots_neon_rows; }
+#endif
+    (void)e;
+    *most = 1;
+    return nnti_dots_c_rows;
+}
+
+typedef struct nnti_dots_job {
+    const nnti_dots_fn *rows;
+    int most, n, in, out, each, relu;       /* each: outputs of a chunk */
+    const float *x, *w, *b;
+    float *y;
+} nnti_dots_job;
+
+/* Row `row` of w from element k0 on; beyond the last row the last one again. */
+static const float *nnti_dots_row(const nnti_dots_job *j, int row, int k0)
+{
+    return j->w + (size_t)nnti_min(row, j->out - 1) * (size_t)j->in + k0;
+}
+/* Outputs [o, o + 4) of all samples. */
+static void nnti_dots_columns(const nnti_dots_job *j, int o)
+{
+    const int tiles = (int)nnti_ceil_div(j->n, j->most);
+    int k0, length, t, c;
+    for (k0 = 0; k0 < j->in; k0 += length) {
+        nnti_dots_weights w;
+        nnti_dots_end end;
+        length = nnti_min(NNTI_DOTS_BLOCK, j->in - k0);
+        for (c = 0; c < NNTI_DOTS_COLUMNS; c++) {
+            w.row[c] = nnti_dots_row(j, o + c, k0);
+            w.next[c] = k0 + length < j->in ? w.row[c] + length : nnti_dots_row(j, o + NNTI_DOTS_COLUMNS + c, 0);
+        }
+        end.columns = nnti_min(NNTI_DOTS_COLUMNS, j->out - o);
+        end.add = k0 > 0;
+        end.bias = k0 + length == j->in && j->b ? j->b + o : NULL;
+        end.relu = k0 + length == j->in && j->relu;
+        for (t = 0; t < tiles; t++) {
+            const int first = (int)((int64_t)j->n * t / tiles), rows = (int)((int64_t)j->n * (t + 1) / tiles) - first;
+            j->rows[rows - 1](length, j->x + (size_t)first * (size_t)j->in + k0, j->in, &w,
+                              j->y + (size_t)first * (size_t)j->out + o, j->out, &end);
+            if (t == 0) for (c = 0; c < NNTI_DOTS_COLUMNS; c++) w.next[c] = w.row[c];       /* asked for once is enough */
+        }
+    }
+}
+static void nnti_dots_task(void *arg, int64_t chunk, int worker)
+{
+    const nnti_dots_job *j = (const nnti_dots_job *)arg;
+    const int last = (int)nnti_min64(j->out, (chunk + 1) * j->each);
+    int o;
+    (void)worker;
+    for (o = (int)chunk * j->each; o < last; o += NNTI_DOTS_COLUMNS) nnti_dots_columns(j, o);
+}
+static void nnti_linear_by_dots(const nnti_exec *e, const nnt_op *op, int count)
+{
+    nnti_dots_job j;
+    double column;                          /* work of 4 outputs */
+    j.rows = nnti_dots_of(e, &j.most);
+    j.n = count;
+    j.in = nnti_linear_in(op);
+    j.out = nnti_linear_out(op);
+    j.relu = (op->flags & NNT_OPF_RELU) != 0;
+    j.x = (const float *)op->at[NNT_X];
+    j.w = (const float *)op->at[NNT_W];
+    j.b = (const float *)op->at[NNT_B];
+    j.y = (float *)op->at[NNT_Y];
+    column = (double)NNTI_DOTS_COLUMNS * count * j.in;
+    j.each = NNTI_DOTS_COLUMNS * nnti_max(1, (int)(1e5 / column));
+    nnti_parallel(e->pool, nnti_ceil_div(j.out, j.each), nnti_dots_task, &j);
+}
+
+/* The batch that the net was compiled for decides, so that smaller ones take the same way. */
 static size_t nnti_cpu_linear_workspace(const nnti_exec *e, const nnt_op *op, int batch)
 {
-    const nnti_gemm g = nnti_gemm_new(e, batch, nnti_linear_out(op), nnti_linear_in(op));
+    nnti_gemm g;
+    if (batch <= NNTI_DOTS_BATCH) return 0;
+    g = nnti_gemm_new(e, batch, nnti_linear_out(op), nnti_linear_in(op));
     return nnti_gemm_workspace(e, &g);
 }
 /* y[n][o] = sum_i x[n][i] w[o][i] + b[o] */
@@ -6485,7 +6752,9 @@ static void nnti_cpu_linear(const nnti_exec *e, const nnt_op *op, const nnt_run 
 {
     const int in = nnti_linear_in(op), out = nnti_linear_out(op);
     const nnti_operand x = nnti_operand_matrix((const float *)op->at[NNT_X], run->count, in, 1);
-    nnti_gemm g = nnti_gemm_new(e, run->count, out, in);
+    nnti_gemm g;
+    if (op->workspace_bytes == 0) { nnti_linear_by_dots(e, op, run->count); return; }
+    g = nnti_gemm_new(e, run->count, out, in);
     g.b = nnti_operand_matrix((const float *)op->at[NNT_W], out, in, 1);
     g.c = (float *)op->at[NNT_Y];
     g.end.col_bias = (const float *)op->at[NNT_B];
@@ -6505,9 +6774,17 @@ static size_t nnti_linear_part_bytes(const nnt_op *op, int batch)
     if (!(op->flags & NNT_OPF_OVER)) return 0;
     return nnti_round_up((size_t)batch * (size_t)nnti_linear_data_columns(op) * sizeof(float), NNTI_ALIGN);
 }
+/* The product for so many columns. Where few samples share each weight, reading the weights is what takes the time: then
+   several panels at once. */
+static nnti_gemm nnti_linear_data_gemm(const nnti_exec *e, const nnt_op *op, int count, int columns)
+{
+    nnti_gemm g = nnti_gemm_new(e, count, columns, nnti_linear_out(op));
+    g.group = nnti_max(1, nnti_min(NNTI_GROUP_MAX, columns / nnti_panel_width(g.isa) / 8));
+    return g;
+}
 static size_t nnti_cpu_linear_data_workspace(const nnti_exec *e, const nnt_op *op, int batch)
 {
-    const nnti_gemm g = nnti_gemm_new(e, batch, nnti_linear_data_columns(op), nnti_linear_out(op));
+    const nnti_gemm g = nnti_linear_data_gemm(e, op, batch, nnti_linear_data_columns(op));
     return nnti_linear_part_bytes(op, batch) + nnti_gemm_workspace(e, &g);
 }
 typedef struct nnti_linear_part { const float *part, *mask; float *gx; int columns, in; } nnti_linear_part;
@@ -6528,7 +6805,7 @@ static void nnti_linear_data_over_mask(const nnti_exec *e, const nnt_op *op, con
     float *part = (float *)op->workspace;
     int i;
     for (i = 0; i < in; i += each) {
-        nnti_gemm g = nnti_gemm_new(e, run->count, nnti_min(each, in - i), out);
+        nnti_gemm g = nnti_linear_data_gemm(e, op, run->count, nnti_min(each, in - i));
         nnti_linear_part rows;
         g.b = nnti_operand_matrix((const float *)op->at[NNT_W] + i, g.n, 1, in);
         g.c = part;
@@ -6548,7 +6825,7 @@ static void nnti_cpu_linear_data(const nnti_exec *e, const nnt_op *op, const nnt
     const nnti_operand gy = nnti_operand_matrix((const float *)op->at[NNT_GY], run->count, out, 1);
     nnti_gemm g;
     if (op->flags & NNT_OPF_OVER) { nnti_linear_data_over_mask(e, op, run); return; }
-    g = nnti_gemm_new(e, run->count, in, out);
+    g = nnti_linear_data_gemm(e, op, run->count, in);
     g.b = nnti_operand_matrix((const float *)op->at[NNT_W], in, 1, in);
     g.c = (float *)op->at[NNT_GX];
     g.end.add = (op->flags & NNT_OPF_ACCUMULATE) != 0;

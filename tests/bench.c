@@ -351,6 +351,7 @@ static int product_turn(const product *p, int threads)
     }
     workspace = nnti_zalloc(&a, 1, workspace_bytes);
     op.workspace = workspace;
+    op.workspace_bytes = workspace_bytes;
     clock_begin(&c, 3);
     do {
         if (linear) nnti_cpu_linear(&e, &op, &run);
@@ -446,6 +447,7 @@ static int op_turn(const op_load *load, int threads)
     workspace_bytes = nnti_cpu_workspace(&cpu, &op, load->n);
     workspace = nnti_zalloc(&a, 1, workspace_bytes);
     op.workspace = workspace;
+    op.workspace_bytes = workspace_bytes;
     nnti_cpu_run(&cpu, &op, 1, &run);
     clock_begin(&c, 5);
     do nnti_cpu_run(&cpu, &op, 1, &run); while (clock_more(&c) && c.count < 60);
