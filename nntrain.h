@@ -1201,6 +1201,8 @@ NNT_API nnt_result nnt_backend_register(const nnt_backend *b);
 #else
 #  define NNTI_PREFETCH(p) ((void)(p))
 #endif
+/* How many floats ahead sums ask for what they only read: converting to double keeps few lines under way by itself. */
+#define NNTI_AHEAD 1024
 
 /* Instruction sets are chosen at run time, in functions that carry them as an attribute: no compiler flags needed. */
 #if !defined(NNT_NO_SIMD) && (defined(__x86_64__) || defined(__i386__)) && (defined(__GNUC__) || defined(__clang__))
@@ -3224,6 +3226,7 @@ NNTI_AVX2 static double nnti_square_sum_avx2(const float *g, int64_t n)
     double part[4];
     int64_t i;
     for (i = 0; i + 16 <= n; i += 16) {
+        NNTI_PREFETCH(g + i + NNTI_AHEAD);
         __m256d a = _mm256_cvtps_pd(_mm_loadu_ps(g + i)), b = _mm256_cvtps_pd(_mm_loadu_ps(g + i + 4));
         __m256d c = _mm256_cvtps_pd(_mm_loadu_ps(g + i + 8)), d = _mm256_cvtps_pd(_mm_loadu_ps(g + i + 12));
         s0 = _mm256_fmadd_pd(a, a, s0);
@@ -6912,6 +6915,7 @@ NNTI_AVX2 static inline double nnti_sum_pd(__m256d a, __m256d b)
     const __m128d h = _mm_add_pd(_mm256_castpd256_pd128(v), _mm256_extractf128_pd(v, 1));
     return _mm_cvtsd_f64(_mm_add_sd(h, _mm_unpackhi_pd(h, h)));
 }
+NNTI_AVX2 static inline __m256d nnti_load_pd(const float *p) { return _mm256_cvtps_pd(_mm_loadu_ps(p)); }
 NNTI_AVX2 static inline __m256d nnti_low_pd(__m256 v) { return _mm256_cvtps_pd(_mm256_castps256_ps128(v)); }
 NNTI_AVX2 static inline __m256d nnti_high_pd(__m256 v) { return _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1)); }
 #endif
@@ -7193,14 +7197,16 @@ NNTI_INLINE double nnti_total_c(const float *x, int64_t n)
 #if defined(NNTI_X86)
 NNTI_AVX2 static double nnti_total_avx2(const float *x, int64_t n)
 {
-    __m256d a = _mm256_setzero_pd(), b = _mm256_setzero_pd();
+    __m256d s0 = _mm256_setzero_pd(), s1 = s0, s2 = s0, s3 = s0;
     int64_t i;
-    for (i = 0; i + 8 <= n; i += 8) {
-        const __m256 v = _mm256_loadu_ps(x + i);
-        a = _mm256_add_pd(a, nnti_low_pd(v));
-        b = _mm256_add_pd(b, nnti_high_pd(v));
+    for (i = 0; i + 16 <= n; i += 16) {
+        NNTI_PREFETCH(x + i + NNTI_AHEAD);
+        s0 = _mm256_add_pd(s0, nnti_load_pd(x + i));
+        s1 = _mm256_add_pd(s1, nnti_load_pd(x + i + 4));
+        s2 = _mm256_add_pd(s2, nnti_load_pd(x + i + 8));
+        s3 = _mm256_add_pd(s3, nnti_load_pd(x + i + 12));
     }
-    return nnti_sum_pd(a, b) + nnti_total_c(x + i, n - i);
+    return nnti_sum_pd(_mm256_add_pd(s0, s2), _mm256_add_pd(s1, s3)) + nnti_total_c(x + i, n - i);
 }
 #endif
 static double nnti_total(const nnti_exec *e, const float *x, int64_t n)
@@ -7350,12 +7356,13 @@ enum { NNTI_BN_BLOCK = 16 };                    /* channels that are summed side
 /* Two sums of one channel: of d and d^2 for statistics, of gy and gy d for gradients. */
 typedef struct nnti_bn_sums { double first, second; } nnti_bn_sums;
 
-/* Channels a chunk. Several where planes are small, since reading them side by side is one run through memory; still at
+/* Channels a chunk: those of a vector or more of each sample where a map is a single value. Several where planes are small, since reading them side by side is one run through memory; still at
    least 16 chunks when there are 16 channels. Tiny work is one chunk. */
 static int64_t nnti_bn_channels_each(const nnt_op *op, const nnt_run *run)
 {
     const int64_t hw = nnti_in_plane(op);
     if (run->count * hw * op->in_c <= 16384) return op->in_c;
+    if (hw == 1) return nnti_min(4 * NNTI_BN_BLOCK, op->in_c);
     return nnti_max64(1, nnti_min64(nnti_ceil_div(1024, hw), nnti_min(NNTI_BN_BLOCK, op->in_c / 16)));
 }
 static void nnti_each_bn_channel(const nnti_exec *e, const nnt_op *op, const nnt_run *run, nnti_slice_fn fn)
@@ -7381,23 +7388,25 @@ NNTI_INLINE void nnti_bn_add_moments_c(const float *x, int64_t n, double origin,
     sums->second += second;
 }
 #if defined(NNTI_X86)
+#define NNTI_BN_MOMENT(k)                                             \
+    d = _mm256_sub_pd(nnti_load_pd(x + i + 4 * k), o);                \
+    first##k = _mm256_add_pd(first##k, d);                            \
+    second##k = _mm256_fmadd_pd(d, d, second##k);
 NNTI_AVX2 static void nnti_bn_add_moments_avx2(const float *x, int64_t n, double origin, nnti_bn_sums *sums)
 {
     const __m256d o = _mm256_set1_pd(origin);
-    __m256d first0 = _mm256_setzero_pd(), first1 = first0, second0 = first0, second1 = first0;
+    __m256d first0 = _mm256_setzero_pd(), first1 = first0, first2 = first0, first3 = first0;
+    __m256d second0 = first0, second1 = first0, second2 = first0, second3 = first0, d;
     int64_t i;
-    for (i = 0; i + 8 <= n; i += 8) {
-        const __m256 v = _mm256_loadu_ps(x + i);
-        const __m256d d0 = _mm256_sub_pd(nnti_low_pd(v), o), d1 = _mm256_sub_pd(nnti_high_pd(v), o);
-        first0 = _mm256_add_pd(first0, d0);
-        first1 = _mm256_add_pd(first1, d1);
-        second0 = _mm256_fmadd_pd(d0, d0, second0);
-        second1 = _mm256_fmadd_pd(d1, d1, second1);
+    for (i = 0; i + 16 <= n; i += 16) {
+        NNTI_PREFETCH(x + i + NNTI_AHEAD);
+        NNTI_BN_MOMENT(0) NNTI_BN_MOMENT(1) NNTI_BN_MOMENT(2) NNTI_BN_MOMENT(3)
     }
-    sums->first += nnti_sum_pd(first0, first1);
-    sums->second += nnti_sum_pd(second0, second1);
+    sums->first += nnti_sum_pd(_mm256_add_pd(first0, first2), _mm256_add_pd(first1, first3));
+    sums->second += nnti_sum_pd(_mm256_add_pd(second0, second2), _mm256_add_pd(second1, second3));
     nnti_bn_add_moments_c(x + i, n - i, origin, sums);
 }
+#undef NNTI_BN_MOMENT
 #endif
 static void nnti_bn_add_moments(const nnti_exec *e, const float *x, int64_t n, double origin, nnti_bn_sums *sums)
 {
@@ -7406,6 +7415,61 @@ static void nnti_bn_add_moments(const nnti_exec *e, const float *x, int64_t n, d
 #endif
     (void)e;
     nnti_bn_add_moments_c(x, n, origin, sums);
+}
+
+/* Maps of a single value: `width` channels, at most NNTI_BN_BLOCK, lie side by side in each of n rows. Sums as above, each
+   channel's in the order of the samples. */
+static void nnti_bn_flat_moments_c(const float *x, ptrdiff_t ld, int n, int width, nnti_bn_sums *sums)
+{
+    int s, c;
+    for (s = 0; s < n; s++)
+        for (c = 0; c < width; c++) {
+            const double d = (double)x[s * ld + c] - (double)x[c];
+            sums[c].first += d;
+            sums[c].second += d * d;
+        }
+}
+#if defined(NNTI_X86)
+/* Adds 4 channels' sums to sums[first ..], of which `width` are wanted in all. */
+NNTI_AVX2 static void nnti_bn_put_sums(__m256d first, __m256d second, int at, int width, nnti_bn_sums *sums)
+{
+    double f[4], q[4];
+    int i;
+    _mm256_storeu_pd(f, first);
+    _mm256_storeu_pd(q, second);
+    for (i = 0; i < 4 && at + i < width; i++) {
+        sums[at + i].first += f[i];
+        sums[at + i].second += q[i];
+    }
+}
+NNTI_AVX2 static void nnti_bn_flat_moments_avx2(const float *x, ptrdiff_t ld, int n, int width, nnti_bn_sums *sums)
+{
+    int s, c;
+    for (c = 0; c < width; c += 8) {
+        const float *p = x + c;
+        const __m256 origin = (__m256)nnti_get_avx2(p, width - c);
+        const __m256d o0 = nnti_low_pd(origin), o1 = nnti_high_pd(origin);
+        __m256d first0 = _mm256_setzero_pd(), first1 = first0, second0 = first0, second1 = first0;
+        for (s = 0; s < n; s++, p += ld) {
+            const __m256 v = (__m256)nnti_get_avx2(p, width - c);
+            const __m256d d0 = _mm256_sub_pd(nnti_low_pd(v), o0), d1 = _mm256_sub_pd(nnti_high_pd(v), o1);
+            first0 = _mm256_add_pd(first0, d0);
+            first1 = _mm256_add_pd(first1, d1);
+            second0 = _mm256_fmadd_pd(d0, d0, second0);
+            second1 = _mm256_fmadd_pd(d1, d1, second1);
+        }
+        nnti_bn_put_sums(first0, second0, c, width, sums);
+        nnti_bn_put_sums(first1, second1, c + 4, width, sums);
+    }
+}
+#endif
+static void nnti_bn_flat_moments(const nnti_exec *e, const float *x, ptrdiff_t ld, int n, int width, nnti_bn_sums *sums)
+{
+#if defined(NNTI_X86)
+    if (nnti_has_avx2(e->isa)) { nnti_bn_flat_moments_avx2(x, ld, n, width, sums); return; }
+#endif
+    (void)e;
+    nnti_bn_flat_moments_c(x, ld, n, width, sums);
 }
 
 /* Moments about the channel's first value. The variance is then sound whatever the mean: a value of the channel is at
@@ -7419,7 +7483,8 @@ static void nnti_bn_stats_block(const nnti_exec *e, const nnt_op *op, const nnt_
     nnti_bn_sums sums[NNTI_BN_BLOCK];
     int64_t s, c;
     memset(sums, 0, sizeof sums);
-    for (s = 0; s < run->count; s++)
+    if (hw == 1) nnti_bn_flat_moments(e, x + first, op->in_c, run->count, (int)(last - first), sums);
+    for (s = 0; hw > 1 && s < run->count; s++)
         for (c = first; c < last; c++)
             nnti_bn_add_moments(e, x + nnti_bn_at(op, s, c), hw, (double)x[c * hw], &sums[c - first]);
     for (c = first; c < last; c++) {
@@ -7517,14 +7582,59 @@ static void nnti_bn_apply_planes(const nnti_exec *e, const nnt_op *op, const nnt
         nnti_bn_affine_row_c(x, y, hw, a, relu);
     }
 }
+/* The same for maps of a single value: a row of channels, each with its own numbers. */
+typedef struct nnti_bn_flat { float mean[NNTI_BN_BLOCK], scale[NNTI_BN_BLOCK], shift[NNTI_BN_BLOCK]; } nnti_bn_flat;
+
+NNTI_INLINE void nnti_bn_affine_flat_c(const float *x, float *y, int width, const nnti_bn_flat *a, int relu)
+{
+    int c;
+    for (c = 0; c < width; c++) {
+        const float v = (x[c] - a->mean[c]) * a->scale[c] + a->shift[c];
+        y[c] = relu && v < 0 ? 0 : v;
+    }
+}
+#if defined(NNTI_X86)
+NNTI_AVX2 static void nnti_bn_affine_flat_avx2(const float *x, float *y, int width, const nnti_bn_flat *a, int relu)
+{
+    int c;
+    for (c = 0; c < width; c += 8) {
+        nnti_f8 v = nnti_get_avx2(x + c, width - c) - nnti_get_avx2(a->mean + c, 8);
+        v = nnti_fma_avx2(v, nnti_get_avx2(a->scale + c, 8), nnti_get_avx2(a->shift + c, 8));
+        if (relu) v = nnti_max_avx2(nnti_set_avx2(0), v);
+        nnti_put_avx2(y + c, v, width - c);
+    }
+}
+#endif
+static void nnti_bn_apply_flat(const nnti_exec *e, const nnt_op *op, const nnt_run *run, int64_t first, int64_t last)
+{
+    const int relu = (op->flags & NNT_OPF_RELU) != 0;
+    int64_t s, c;
+    (void)e;
+    for (; first < last; first += NNTI_BN_BLOCK) {
+        const int width = (int)nnti_min64(NNTI_BN_BLOCK, last - first);
+        nnti_bn_flat a;
+        for (c = 0; c < NNTI_BN_BLOCK; c++) {
+            const nnti_bn_affine one = nnti_bn_affine_of(op, first + nnti_min64(c, width - 1));
+            a.mean[c] = one.mean;
+            a.scale[c] = one.scale;
+            a.shift[c] = one.shift;
+        }
+        for (s = 0; s < run->count; s++) {
+            const float *x = (const float *)op->at[NNT_X] + nnti_bn_at(op, s, first);
+            float *y = (float *)op->at[NNT_Y] + nnti_bn_at(op, s, first);
+#if defined(NNTI_X86)
+            if (nnti_has_avx2(e->isa)) { nnti_bn_affine_flat_avx2(x, y, width, &a, relu); continue; }
+#endif
+            nnti_bn_affine_flat_c(x, y, width, &a, relu);
+        }
+    }
+}
 static void nnti_cpu_bn_apply(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
 {
-    nnti_each_plane(e, op, run, nnti_bn_apply_planes);
+    if (nnti_in_plane(op) == 1) nnti_each_bn_channel(e, op, run, nnti_bn_apply_flat);
+    else nnti_each_plane(e, op, run, nnti_bn_apply_planes);
 }
-static void nnti_cpu_bn_eval(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
-{
-    nnti_each_plane(e, op, run, nnti_bn_apply_planes);
-}
+static void nnti_cpu_bn_eval(const nnti_exec *e, const nnt_op *op, const nnt_run *run) { nnti_cpu_bn_apply(e, op, run); }
 
 /* ---- gradients ---- */
 
@@ -7541,24 +7651,27 @@ NNTI_INLINE void nnti_bn_add_products_c(const float *x, const float *gy, int64_t
     sums->second += second;
 }
 #if defined(NNTI_X86)
+#define NNTI_BN_PRODUCT(k)                                                                                             \
+    g = nnti_load_pd(gy + i + 4 * k);                                                                                  \
+    first##k = _mm256_add_pd(first##k, g);                                                                             \
+    second##k = _mm256_fmadd_pd(g, _mm256_cvtps_pd(_mm_sub_ps(_mm_loadu_ps(x + i + 4 * k), o)), second##k);
 NNTI_AVX2 static void nnti_bn_add_products_avx2(const float *x, const float *gy, int64_t n, float mean,
                                                 nnti_bn_sums *sums)
 {
-    const __m256 o = _mm256_set1_ps(mean);
-    __m256d first0 = _mm256_setzero_pd(), first1 = first0, second0 = first0, second1 = first0;
+    const __m128 o = _mm_set1_ps(mean);
+    __m256d first0 = _mm256_setzero_pd(), first1 = first0, first2 = first0, first3 = first0;
+    __m256d second0 = first0, second1 = first0, second2 = first0, second3 = first0, g;
     int64_t i;
-    for (i = 0; i + 8 <= n; i += 8) {
-        const __m256 g = _mm256_loadu_ps(gy + i), d = _mm256_sub_ps(_mm256_loadu_ps(x + i), o);
-        const __m256d g0 = nnti_low_pd(g), g1 = nnti_high_pd(g);
-        first0 = _mm256_add_pd(first0, g0);
-        first1 = _mm256_add_pd(first1, g1);
-        second0 = _mm256_fmadd_pd(g0, nnti_low_pd(d), second0);
-        second1 = _mm256_fmadd_pd(g1, nnti_high_pd(d), second1);
+    for (i = 0; i + 16 <= n; i += 16) {
+        NNTI_PREFETCH(x + i + NNTI_AHEAD);
+        NNTI_PREFETCH(gy + i + NNTI_AHEAD);
+        NNTI_BN_PRODUCT(0) NNTI_BN_PRODUCT(1) NNTI_BN_PRODUCT(2) NNTI_BN_PRODUCT(3)
     }
-    sums->first += nnti_sum_pd(first0, first1);
-    sums->second += nnti_sum_pd(second0, second1);
+    sums->first += nnti_sum_pd(_mm256_add_pd(first0, first2), _mm256_add_pd(first1, first3));
+    sums->second += nnti_sum_pd(_mm256_add_pd(second0, second2), _mm256_add_pd(second1, second3));
     nnti_bn_add_products_c(x + i, gy + i, n - i, mean, sums);
 }
+#undef NNTI_BN_PRODUCT
 #endif
 static void nnti_bn_add_products(const nnti_exec *e, const float *x, const float *gy, int64_t n, float mean,
                                  nnti_bn_sums *sums)
@@ -7631,6 +7744,90 @@ static nnti_bn_backward nnti_bn_backward_of(const nnt_op *op, int64_t c, nnti_bn
     b.accumulate = (op->flags & NNT_OPF_ACCUMULATE) != 0;
     return b;
 }
+/* Maps of a single value, as in the statistics: sums of gy and gy (x - mean), then gx of a row. */
+static void nnti_bn_flat_products_c(const float *x, const float *gy, ptrdiff_t ld, int n, int width, const float *mean,
+                                    nnti_bn_sums *sums)
+{
+    int s, c;
+    for (s = 0; s < n; s++, x += ld, gy += ld)
+        for (c = 0; c < width; c++) {
+            sums[c].first += (double)gy[c];
+            sums[c].second += (double)gy[c] * (double)(x[c] - mean[c]);
+        }
+}
+static void nnti_bn_grad_flat_c(const float *x, const float *gy, const float *mask, float *gx, int width, const nnti_bn_backward *b)
+{
+    int c;
+    for (c = 0; c < width; c++) nnti_bn_grad_row_c(x + c, gy + c, mask ? mask + c : NULL, gx + c, 1, b[c]);
+}
+#if defined(NNTI_X86)
+NNTI_AVX2 static void nnti_bn_flat_products_avx2(const float *x, const float *gy, ptrdiff_t ld, int n, int width,
+                                                 const float *mean, nnti_bn_sums *sums)
+{
+    int s, c;
+    for (c = 0; c < width; c += 8) {
+        const float *p = x + c, *q = gy + c;
+        const nnti_f8 o = nnti_get_avx2(mean + c, width - c);
+        __m256d first0 = _mm256_setzero_pd(), first1 = first0, second0 = first0, second1 = first0;
+        for (s = 0; s < n; s++, p += ld, q += ld) {
+            const __m256 g = (__m256)nnti_get_avx2(q, width - c), d = (__m256)(nnti_get_avx2(p, width - c) - o);
+            const __m256d g0 = nnti_low_pd(g), g1 = nnti_high_pd(g);
+            first0 = _mm256_add_pd(first0, g0);
+            first1 = _mm256_add_pd(first1, g1);
+            second0 = _mm256_fmadd_pd(g0, nnti_low_pd(d), second0);
+            second1 = _mm256_fmadd_pd(g1, nnti_high_pd(d), second1);
+        }
+        nnti_bn_put_sums(first0, second0, c, width, sums);
+        nnti_bn_put_sums(first1, second1, c + 4, width, sums);
+    }
+}
+/* nnti_bn_grad_row_avx2 with other numbers in each lane. */
+NNTI_AVX2 static void nnti_bn_grad_flat_avx2(const float *x, const float *gy, const float *mask, float *gx, ptrdiff_t ld, int n,
+                                             int width, const nnti_bn_backward *b)
+{
+    float mean[8], mean_gy[8], slope[8], scale[8];
+    int s, c, i;
+    for (c = 0; c < width; c += 8) {
+        const int lanes = nnti_min(8, width - c);
+        ptrdiff_t at = c;
+        for (i = 0; i < 8; i++) {
+            const nnti_bn_backward *one = &b[c + nnti_min(i, lanes - 1)];
+            mean[i] = one->mean;
+            mean_gy[i] = one->mean_gy;
+            slope[i] = one->slope;
+            scale[i] = one->scale;
+        }
+        for (s = 0; s < n; s++, at += ld) {
+            const nnti_f8 d = nnti_get_avx2(x + at, lanes) - nnti_get_avx2(mean, 8);
+            nnti_f8 g = nnti_get_avx2(gy + at, lanes) - nnti_get_avx2(mean_gy, 8);
+            g = nnti_fma_avx2(-d, nnti_get_avx2(slope, 8), g) * nnti_get_avx2(scale, 8);
+            if (b->accumulate) g = nnti_get_avx2(gx + at, lanes) + g;
+            if (mask) g = (nnti_f8)((nnti_i8)g & (nnti_get_avx2(mask + at, lanes) > nnti_set_avx2(0)));
+            nnti_put_avx2(gx + at, g, lanes);
+        }
+    }
+}
+#endif
+static void nnti_bn_flat_products(const nnti_exec *e, const float *x, const float *gy, ptrdiff_t ld, int n, int width,
+                                  const float *mean, nnti_bn_sums *sums)
+{
+#if defined(NNTI_X86)
+    if (nnti_has_avx2(e->isa)) { nnti_bn_flat_products_avx2(x, gy, ld, n, width, mean, sums); return; }
+#endif
+    (void)e;
+    nnti_bn_flat_products_c(x, gy, ld, n, width, mean, sums);
+}
+static void nnti_bn_grad_flat(const nnti_exec *e, const float *x, const float *gy, const float *mask, float *gx, ptrdiff_t ld,
+                              int n, int width, const nnti_bn_backward *b)
+{
+    int s;
+#if defined(NNTI_X86)
+    if (nnti_has_avx2(e->isa)) { nnti_bn_grad_flat_avx2(x, gy, mask, gx, ld, n, width, b); return; }
+#endif
+    (void)e;
+    for (s = 0; s < n; s++) nnti_bn_grad_flat_c(x + s * ld, gy + s * ld, mask ? mask + s * ld : NULL, gx + s * ld, width, b);
+}
+
 /* Both passes over the same few channels, the second while they may still be in the cache. */
 static void nnti_bn_grad_block(const nnti_exec *e, const nnt_op *op, const nnt_run *run, int64_t first, int64_t last)
 {
@@ -7644,7 +7841,8 @@ static void nnti_bn_grad_block(const nnti_exec *e, const nnt_op *op, const nnt_r
     nnti_bn_backward b[NNTI_BN_BLOCK];
     int64_t s, c;
     memset(sums, 0, sizeof sums);
-    for (s = 0; s < run->count; s++)
+    if (hw == 1) nnti_bn_flat_products(e, x + first, gy + first, op->in_c, run->count, (int)(last - first), mean + first, sums);
+    for (s = 0; hw > 1 && s < run->count; s++)
         for (c = first; c < last; c++) {
             const int64_t at = nnti_bn_at(op, s, c);
             nnti_bn_add_products(e, x + at, gy + at, hw, mean[c], &sums[c - first]);
@@ -7653,7 +7851,9 @@ static void nnti_bn_grad_block(const nnti_exec *e, const nnt_op *op, const nnt_r
         nnti_bn_weight_grads(op, run, c, sums[c - first]);
         b[c - first] = nnti_bn_backward_of(op, c, sums[c - first], m);
     }
-    for (s = 0; s < run->count; s++)
+    if (hw == 1)
+        nnti_bn_grad_flat(e, x + first, gy + first, mask ? mask + first : NULL, gx + first, op->in_c, run->count, (int)(last - first), b);
+    for (s = 0; hw > 1 && s < run->count; s++)
         for (c = first; c < last; c++) {
             const int64_t at = nnti_bn_at(op, s, c);
             nnti_bn_grad_row(e, x + at, gy + at, mask ? mask + at : NULL, gx + at, hw, b[c - first]);
