@@ -7044,6 +7044,14 @@ NNTI_AVX2 static inline void nnti_maxpool_take(nnti_best8 *b, __m256 v, int at)
     b->value = _mm256_blendv_ps(b->value, v, take);
     b->at = _mm256_blendv_epi8(b->at, _mm256_set1_epi32(at), _mm256_castps_si256(take));
 }
+/* The first `lanes` indices, lying as stride has it, as bytes. */
+NNTI_AVX2 static inline void nnti_put_indices(uint8_t *to, __m256i at, int stride, int lanes)
+{
+    const __m256i in_order = _mm256_castps_si256(nnti_unstride8(_mm256_castsi256_ps(at), stride));
+    const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(in_order), _mm256_extracti128_si256(in_order, 1));
+    const __m128i bytes = _mm_packus_epi16(words, words);
+    memcpy(to, &bytes, (size_t)nnti_min(lanes, 8));
+}
 /* Outputs [ox, ox + 8) of a row, the first `lanes` of which are wanted; their windows are whole columns. */
 NNTI_AVX2 static inline void nnti_maxpool8_avx2(const nnt_op *op, const float *x, int oy, int ox, int lanes, int stride,
                                                 float *y, uint8_t *aux)
@@ -7060,12 +7068,7 @@ NNTI_AVX2 static inline void nnti_maxpool8_avx2(const nnt_op *op, const float *x
             nnti_maxpool_take(&b, nnti_strided8(row, left + kx, op->in_w, stride), ky * kw + kx);
     }
     nnti_put_avx2(y + ox, (nnti_f8)nnti_unstride8(b.value, stride), lanes);
-    if (aux) {
-        const __m256i at = _mm256_castps_si256(nnti_unstride8(_mm256_castsi256_ps(b.at), stride));
-        const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(at), _mm256_extracti128_si256(at, 1));
-        const __m128i bytes = _mm_packus_epi16(words, words);
-        memcpy(aux + ox, &bytes, (size_t)nnti_min(lanes, 8));
-    }
+    if (aux) nnti_put_indices(aux + ox, b.at, stride, lanes);
 }
 NNTI_AVX2 static void nnti_maxpool_columns_avx2(const nnt_op *op, const float *x, int oy, nnti_columns c,
                                                 float *y, uint8_t *aux)
@@ -7078,11 +7081,50 @@ NNTI_AVX2 static void nnti_maxpool_columns_avx2(const nnt_op *op, const float *x
 }
 #endif
 
+#if defined(NNTI_X86)
+/* The usual: 2x2, stride 2, no padding, at least 8 outputs a row. The last vector of a row goes over some outputs again.
+   Lanes are 0 1 4 5 2 3 6 7 until the end. */
+static int nnti_maxpool_is_2x2(const nnt_op *op)
+{
+    return op->kernel_h == 2 && op->kernel_w == 2 && op->stride_h == 2 && op->stride_w == 2 && op->pad_h == 0 && op->pad_w == 0
+        && op->out_w >= 8 && 2 * op->out_w <= op->in_w && 2 * op->out_h <= op->in_h;
+}
+NNTI_AVX2 static void nnti_maxpool_row_2x2_avx2(const float *x, int in_w, int out_w, float *y, uint8_t *aux)
+{
+    int i, ox;
+    for (i = 0; i < out_w; i += 8) {
+        const float *top, *bottom;
+        __m256 a0, a1, b0, b1;
+        nnti_best8 b;
+        ox = nnti_min(i, out_w - 8);
+        top = x + 2 * ox;
+        bottom = top + in_w;
+        NNTI_PREFETCH(bottom + in_w);
+        NNTI_PREFETCH(bottom + 2 * in_w);
+        a0 = _mm256_loadu_ps(top);
+        a1 = _mm256_loadu_ps(top + 8);
+        b0 = _mm256_loadu_ps(bottom);
+        b1 = _mm256_loadu_ps(bottom + 8);
+        b.value = _mm256_shuffle_ps(a0, a1, 0x88);
+        b.at = _mm256_setzero_si256();
+        nnti_maxpool_take(&b, _mm256_shuffle_ps(a0, a1, 0xdd), 1);
+        nnti_maxpool_take(&b, _mm256_shuffle_ps(b0, b1, 0x88), 2);
+        nnti_maxpool_take(&b, _mm256_shuffle_ps(b0, b1, 0xdd), 3);
+        _mm256_storeu_ps(y + ox, nnti_unstride8(b.value, 2));
+        if (aux) nnti_put_indices(aux + ox, b.at, 2, 8);
+    }
+}
+#endif
+
 /* One row of outputs. y and aux are the row's, x is the plane. */
 static void nnti_maxpool_row(const nnti_exec *e, const nnt_op *op, const float *x, int oy, float *y, void *aux)
 {
     int ox = 0;
 #if defined(NNTI_X86)
+    if (nnti_has_avx2(e->isa) && nnti_maxpool_is_2x2(op)) {
+        nnti_maxpool_row_2x2_avx2(x + (int64_t)2 * oy * op->in_w, op->in_w, op->out_w, y, (uint8_t *)aux);
+        return;
+    }
     if (nnti_has_avx2(e->isa) && op->stride_w <= 2 && nnti_maxpool_bytes(op)) {
         const nnti_columns c = nnti_whole_columns(op);
         for (; ox < c.from; ox++) nnti_maxpool_window(op, x, oy, ox, y, aux);
@@ -7132,6 +7174,30 @@ static void nnti_maxpool_scatter(const nnt_op *op, const float *gy, const void *
             }
     }
 }
+#if defined(NNTI_X86)
+/* gx of 2x2 windows side by side: whoever is not the maximum gets 0. What no window covers is 0 too. */
+NNTI_AVX2 static void nnti_maxpool_scatter_2x2_avx2(const nnt_op *op, const float *gy, const uint8_t *aux, float *gx)
+{
+    const int covered = 2 * op->out_w, rest = op->in_w - covered;
+    int oy, i, row;
+    for (oy = 0; oy < op->out_h; oy++, gy += op->out_w, aux += op->out_w)
+        for (row = 0; row < 2; row++) {
+            float *to = gx + (int64_t)(2 * oy + row) * op->in_w;
+            for (i = 0; i < op->out_w; i += 8) {
+                const int ox = nnti_min(i, op->out_w - 8);
+                const __m256i at = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(aux + ox)));
+                const __m256 g = _mm256_loadu_ps(gy + ox);
+                const __m256 left = _mm256_and_ps(g, _mm256_castsi256_ps(_mm256_cmpeq_epi32(at, _mm256_set1_epi32(2 * row))));
+                const __m256 right = _mm256_and_ps(g, _mm256_castsi256_ps(_mm256_cmpeq_epi32(at, _mm256_set1_epi32(2 * row + 1))));
+                const __m256 low = _mm256_unpacklo_ps(left, right), high = _mm256_unpackhi_ps(left, right);
+                _mm256_storeu_ps(to + 2 * ox, _mm256_permute2f128_ps(low, high, 0x20));
+                _mm256_storeu_ps(to + 2 * ox + 8, _mm256_permute2f128_ps(low, high, 0x31));
+            }
+            for (i = 0; i < rest; i++) to[covered + i] = 0;
+        }
+    memset(gx + (int64_t)2 * op->out_h * op->in_w, 0, (size_t)(op->in_h - 2 * op->out_h) * (size_t)op->in_w * sizeof *gx);
+}
+#endif
 static void nnti_maxpool_grad_planes(const nnti_exec *e, const nnt_op *op, const nnt_run *run,
                                      int64_t first, int64_t last)
 {
@@ -7139,7 +7205,16 @@ static void nnti_maxpool_grad_planes(const nnti_exec *e, const nnt_op *op, const
     (void)run;
     for (p = first; p < last; p++) {
         const int64_t at = p * nnti_out_plane(op);
-        float *gx = nnti_begin_gx_plane(op, p);
+        float *gx;
+#if defined(NNTI_X86)
+        if (nnti_has_avx2(e->isa) && nnti_maxpool_is_2x2(op) && !(op->flags & NNT_OPF_ACCUMULATE)) {
+            gx = (float *)op->at[NNT_GX] + p * nnti_in_plane(op);
+            nnti_maxpool_scatter_2x2_avx2(op, (const float *)op->at[NNT_GY] + at, (const uint8_t *)nnti_maxpool_aux(op, at), gx);
+            nnti_end_gx_plane(e, op, gx, p);
+            continue;
+        }
+#endif
+        gx = nnti_begin_gx_plane(op, p);
         nnti_maxpool_scatter(op, (const float *)op->at[NNT_GY] + at, nnti_maxpool_aux(op, at), gx);
         nnti_end_gx_plane(e, op, gx, p);
     }
@@ -7302,16 +7377,55 @@ static void nnti_mean_planes(const nnti_exec *e, const nnt_op *op, const nnt_run
                 nnti_mean_row(e, op, x + p * in, oy, y + p * out + (int64_t)oy * op->out_w);
     }
 }
-/* Of the global mean: each value is the same share of the one gradient, or 0 where the mask is. gx may be the mask. */
-static void nnti_global_mean_grad(const nnt_op *op, int64_t plane)
+/* gx = g, or 0 where the mask is. gx may be the mask. */
+NNTI_INLINE void nnti_spread_c(float *gx, const float *mask, float g, int64_t n)
+{
+    int64_t i;
+    for (i = 0; i < n; i++) gx[i] = !mask || mask[i] > 0 ? g : 0;
+}
+#if defined(NNTI_X86)
+NNTI_AVX2 static void nnti_spread_avx2(float *gx, const float *mask, float g, int64_t n)
+{
+    const nnti_f8 all = nnti_set_avx2(g), zero = nnti_set_avx2(0);
+    int64_t i;
+    for (i = 0; i + 8 <= n; i += 8)
+        nnti_put_avx2(gx + i, mask ? (nnti_f8)((nnti_i8)all & (nnti_get_avx2(mask + i, 8) > zero)) : all, 8);
+    nnti_spread_c(gx + i, mask ? mask + i : NULL, g, n - i);
+}
+#endif
+/* Of the global mean: each value is the same share of the one gradient. */
+static void nnti_global_mean_grad(const nnti_exec *e, const nnt_op *op, int64_t plane)
 {
     const int64_t in = nnti_in_plane(op);
-    const float *mask = (const float *)op->at[NNT_MASK];
+    const float *mask = op->flags & NNT_OPF_MASK ? (const float *)op->at[NNT_MASK] + plane * in : NULL;
     const float g = 0.0f + ((const float *)op->at[NNT_GY])[plane] / (float)in;
     float *gx = (float *)op->at[NNT_GX] + plane * in;
-    int64_t i;
-    if (mask) for (mask += plane * in, i = 0; i < in; i++) gx[i] = mask[i] > 0 ? g : 0;
-    else for (i = 0; i < in; i++) gx[i] = g;
+#if defined(NNTI_X86)
+    if (nnti_has_avx2(e->isa)) { nnti_spread_avx2(gx, mask, g, in); return; }
+#endif
+    (void)e;
+    nnti_spread_c(gx, mask, g, in);
+}
+/* Windows side by side that fill the input, as stride 2 of kernel 2: each value of gx gets one gradient. A row of windows
+   makes its first row, of which the others are copies; what no window covers stays as it is. */
+static int nnti_mean_tiles(const nnt_op *op)
+{
+    return !nnti_is_adaptive(op) && op->stride_h == op->kernel_h && op->stride_w == op->kernel_w && op->pad_h == 0 && op->pad_w == 0
+        && op->out_h * op->kernel_h <= op->in_h && op->out_w * op->kernel_w <= op->in_w && !(op->flags & NNT_OPF_ACCUMULATE);
+}
+static void nnti_mean_scatter_tiles(const nnt_op *op, const float *gy, float *gx)
+{
+    const float window = (float)op->kernel_h * (float)op->kernel_w;
+    const int covered = op->out_w * op->kernel_w;
+    int oy, ox, k;
+    for (oy = 0; oy < op->out_h; oy++, gy += op->out_w) {
+        float *first = gx + (int64_t)oy * op->kernel_h * op->in_w;
+        for (ox = 0; ox < op->out_w; ox++) {
+            const float g = 0.0f + gy[ox] / window;
+            for (k = 0; k < op->kernel_w; k++) first[ox * op->kernel_w + k] = g;
+        }
+        for (k = 1; k < op->kernel_h; k++) memcpy(first + (int64_t)k * op->in_w, first, (size_t)covered * sizeof *first);
+    }
 }
 static void nnti_mean_grad_planes(const nnti_exec *e, const nnt_op *op, const nnt_run *run, int64_t first, int64_t last)
 {
@@ -7319,10 +7433,12 @@ static void nnti_mean_grad_planes(const nnti_exec *e, const nnt_op *op, const nn
     int64_t p;
     (void)run;
     for (p = first; p < last; p++) {
+        const float *gy = (const float *)op->at[NNT_GY] + p * nnti_out_plane(op);
         float *gx;
-        if (global) { nnti_global_mean_grad(op, p); continue; }
+        if (global) { nnti_global_mean_grad(e, op, p); continue; }
         gx = nnti_begin_gx_plane(op, p);
-        nnti_mean_scatter(op, (const float *)op->at[NNT_GY] + p * nnti_out_plane(op), gx);
+        if (nnti_mean_tiles(op)) nnti_mean_scatter_tiles(op, gy, gx);
+        else nnti_mean_scatter(op, gy, gx);
         nnti_end_gx_plane(e, op, gx, p);
     }
 }
@@ -7898,28 +8014,126 @@ static void nnti_exp_row(const nnti_exec *e, float *v, int64_t n)
     (void)e;
     nnti_exp_row_c(v, n);
 }
-static float nnti_top_value(const float *x, int64_t n)
+/* The largest of x; what is not a number counts only in front. */
+NNTI_INLINE float nnti_top_value_c(const float *x, int64_t n, float top)
 {
-    float top = x[0];
     int64_t i;
-    for (i = 1; i < n; i++) if (x[i] > top) top = x[i];
+    for (i = 0; i < n; i++) if (x[i] > top) top = x[i];
     return top;
 }
 /* Returns the sum of exp(x - top), top being the largest x, and leaves the terms in y, which may be x or NULL. */
-static double nnti_exp_sum(const nnti_exec *e, const float *x, int64_t n, float top, float *y)
+static double nnti_exp_sum_c(const float *x, int64_t n, float top, float *y)
 {
-    float v[64];
     double sum = 0;
     int64_t i;
-    int k, count;
-    for (i = 0; i < n; i += count) {
-        count = (int)nnti_min64(64, n - i);
-        for (k = 0; k < count; k++) v[k] = x[i + k] - top;
-        nnti_exp_row(e, v, count);
-        for (k = 0; k < count; k++) sum += (double)v[k];
-        if (y) memcpy(y + i, v, (size_t)count * sizeof *v);
+    for (i = 0; i < n; i++) {
+        const float v = expf(x[i] - top);
+        sum += (double)v;
+        if (y) y[i] = v;
     }
     return sum;
+}
+#if defined(NNTI_X86)
+NNTI_AVX2 static float nnti_top_value_avx2(const float *x, int64_t n)
+{
+    nnti_f8 top = nnti_set_avx2(x[0]);
+    float lane[8];
+    int64_t i;
+    for (i = 0; i + 8 <= n; i += 8) top = nnti_max_avx2(nnti_get_avx2(x + i, 8), top);
+    nnti_put_avx2(lane, top, 8);
+    return nnti_top_value_c(x + i, n - i, nnti_top_value_c(lane + 1, 7, lane[0]));
+}
+NNTI_AVX2 static double nnti_exp_sum_avx2(const float *x, int64_t n, float top, float *y)
+{
+    const nnti_f8 origin = nnti_set_avx2(top);
+    __m256d low = _mm256_setzero_pd(), high = low;
+    int64_t i;
+    for (i = 0; i < n; i += 8) {
+        const int64_t lanes = n - i;
+        nnti_f8 v = nnti_exp_avx2(nnti_get_avx2(x + i, lanes) - origin);
+        if (lanes < 8) v = (nnti_f8)_mm256_and_ps((__m256)v, _mm256_castsi256_ps(nnti_lanes_avx2(lanes)));
+        low = _mm256_add_pd(low, nnti_low_pd((__m256)v));
+        high = _mm256_add_pd(high, nnti_high_pd((__m256)v));
+        if (y) nnti_put_avx2(y + i, v, lanes);
+    }
+    return nnti_sum_pd(low, high);
+}
+#endif
+static float nnti_top_value(const nnti_exec *e, const float *x, int64_t n)
+{
+#if defined(NNTI_X86)
+    if (nnti_has_avx2(e->isa)) return nnti_top_value_avx2(x, n);
+#endif
+    (void)e;
+    return nnti_top_value_c(x, n, x[0]);
+}
+static double nnti_exp_sum(const nnti_exec *e, const float *x, int64_t n, float top, float *y)
+{
+#if defined(NNTI_X86)
+    if (nnti_has_avx2(e->isa)) return nnti_exp_sum_avx2(x, n, top, y);
+#endif
+    (void)e;
+    return nnti_exp_sum_c(x, n, top, y);
+}
+
+/* y = y a + b in double, rounded once: what turns the exponentials of a row into probabilities or gradients. */
+NNTI_INLINE void nnti_scale_row_c(float *y, int64_t n, double a, double b)
+{
+    int64_t i;
+    for (i = 0; i < n; i++) y[i] = (float)((double)y[i] * a + b);
+}
+/* The dot product of two rows, and gx = y (gy - dot), both in double. */
+NNTI_INLINE double nnti_dot_row_c(const float *x, const float *y, int64_t n)
+{
+    double sum = 0;
+    int64_t i;
+    for (i = 0; i < n; i++) sum += (double)x[i] * (double)y[i];
+    return sum;
+}
+NNTI_INLINE void nnti_softmax_grad_row_c(const float *y, const float *gy, float *gx, int64_t n, double dot)
+{
+    int64_t i;
+    for (i = 0; i < n; i++) gx[i] = (float)((double)y[i] * ((double)gy[i] - dot));
+}
+#if defined(NNTI_X86)
+NNTI_AVX2 static void nnti_scale_row_avx2(float *y, int64_t n, double a, double b)
+{
+    const __m256d factor = _mm256_set1_pd(a), shift = _mm256_set1_pd(b);
+    int64_t i;
+    for (i = 0; i + 4 <= n; i += 4) _mm_storeu_ps(y + i, _mm256_cvtpd_ps(_mm256_fmadd_pd(nnti_load_pd(y + i), factor, shift)));
+    nnti_scale_row_c(y + i, n - i, a, b);
+}
+NNTI_AVX2 static void nnti_softmax_grad_row_avx2(const float *y, const float *gy, float *gx, int64_t n)
+{
+    __m256d s0 = _mm256_setzero_pd(), s1 = s0, dot;
+    double sum;
+    int64_t i;
+    for (i = 0; i + 8 <= n; i += 8) {
+        s0 = _mm256_fmadd_pd(nnti_load_pd(y + i), nnti_load_pd(gy + i), s0);
+        s1 = _mm256_fmadd_pd(nnti_load_pd(y + i + 4), nnti_load_pd(gy + i + 4), s1);
+    }
+    sum = nnti_sum_pd(s0, s1) + nnti_dot_row_c(y + i, gy + i, n - i);
+    dot = _mm256_set1_pd(sum);
+    for (i = 0; i + 4 <= n; i += 4)
+        _mm_storeu_ps(gx + i, _mm256_cvtpd_ps(_mm256_mul_pd(nnti_load_pd(y + i), _mm256_sub_pd(nnti_load_pd(gy + i), dot))));
+    nnti_softmax_grad_row_c(y + i, gy + i, gx + i, n - i, sum);
+}
+#endif
+static void nnti_scale_row(const nnti_exec *e, float *y, int64_t n, double a, double b)
+{
+#if defined(NNTI_X86)
+    if (nnti_has_avx2(e->isa)) { nnti_scale_row_avx2(y, n, a, b); return; }
+#endif
+    (void)e;
+    nnti_scale_row_c(y, n, a, b);
+}
+static void nnti_softmax_grad_row(const nnti_exec *e, const float *y, const float *gy, float *gx, int64_t n)
+{
+#if defined(NNTI_X86)
+    if (nnti_has_avx2(e->isa)) { nnti_softmax_grad_row_avx2(y, gy, gx, n); return; }
+#endif
+    (void)e;
+    nnti_softmax_grad_row_c(y, gy, gx, n, nnti_dot_row_c(y, gy, n));
 }
 
 /* ---- softmax ---- */
@@ -7966,9 +8180,8 @@ static void nnti_softmax_block(const nnti_exec *e, nnti_positions p, const float
 /* The same for a single position, whose channels are neighbours. */
 static void nnti_softmax_row(const nnti_exec *e, int64_t channels, const float *x, float *y)
 {
-    const double sum = nnti_exp_sum(e, x, channels, nnti_top_value(x, channels), y);
-    int64_t c;
-    for (c = 0; c < channels; c++) y[c] = (float)((double)y[c] / sum);
+    const double sum = nnti_exp_sum(e, x, channels, nnti_top_value(e, x, channels), y);
+    nnti_scale_row(e, y, channels, 1 / sum, 0);
 }
 /* gx = y (gy - sum of gy y) */
 static void nnti_softmax_grad_block(nnti_positions p, const float *y, const float *gy, float *gx)
@@ -7999,11 +8212,13 @@ static void nnti_softmax_range(const nnti_exec *e, const nnt_op *op, const nnt_r
 static void nnti_softmax_grad_range(const nnti_exec *e, const nnt_op *op, const nnt_run *run,
                                     int64_t first, int64_t last)
 {
-    (void)e; (void)run;
+    (void)run;
     for (; first < last; first++) {
         const nnti_positions p = nnti_softmax_positions(op, first);
-        nnti_softmax_grad_block(p, (const float *)op->at[NNT_Y] + p.at, (const float *)op->at[NNT_GY] + p.at,
-                                (float *)op->at[NNT_GX] + p.at);
+        const float *y = (const float *)op->at[NNT_Y] + p.at, *gy = (const float *)op->at[NNT_GY] + p.at;
+        float *gx = (float *)op->at[NNT_GX] + p.at;
+        if (p.stride == 1) nnti_softmax_grad_row(e, y, gy, gx, p.channels);
+        else               nnti_softmax_grad_block(p, y, gy, gx);
     }
 }
 static void nnti_each_softmax_block(const nnti_exec *e, const nnt_op *op, const nnt_run *run, nnti_slice_fn fn)
@@ -8046,12 +8261,47 @@ static int nnti_counts(const nnt_op *op, int32_t label) { return !(op->use_ignor
 static int nnti_logit_above(float a, float b) { return a > b || (nnti_is_nan(a) && !nnti_is_nan(b)); }
 
 /* How many logits are larger than the label's, or equal and before it. */
-static int64_t nnti_logit_rank(const float *x, int64_t classes, int32_t label)
+#if defined(NNTI_X86)
+/* Of x[0 .. n), a multiple of 8, those above `mine`, which is a number; with `equal` those that are no less than it. */
+NNTI_AVX2 static int64_t nnti_count_above_avx2(const float *x, int64_t n, float mine, int equal)
+{
+    const __m256 m = _mm256_set1_ps(mine);
+    __m256i count = _mm256_setzero_si256();
+    int32_t lane[8];
+    int64_t i, sum = 0;
+    for (i = 0; i < n; i += 8) {
+        const __m256 v = _mm256_loadu_ps(x + i);
+        const __m256 above = equal ? _mm256_cmp_ps(m, v, _CMP_NGT_UQ) : _mm256_cmp_ps(v, m, _CMP_NLE_UQ);
+        count = _mm256_sub_epi32(count, _mm256_castps_si256(above));
+    }
+    _mm256_storeu_si256((__m256i *)(void *)lane, count);
+    for (i = 0; i < 8; i++) sum += lane[i];
+    return sum;
+}
+#endif
+static int64_t nnti_logit_rank_c(const float *x, int64_t classes, int32_t label)
 {
     int64_t rank = 0, c;
     for (c = 0; c < label; c++) rank += !nnti_logit_above(x[label], x[c]);
     for (c = label + 1; c < classes; c++) rank += nnti_logit_above(x[c], x[label]);
     return rank;
+}
+
+static int64_t nnti_logit_rank(const nnti_exec *e, const float *x, int64_t classes, int32_t label)
+{
+#if defined(NNTI_X86)
+    if (nnti_has_avx2(e->isa) && !nnti_is_nan(x[label])) {
+        const int64_t front = label / 8 * 8, back = (label + 8) / 8 * 8, end = classes / 8 * 8;
+        int64_t rank = nnti_count_above_avx2(x, front, x[label], 1), c;
+        for (c = front; c < nnti_min64(classes, back); c++)
+            if (c != label) rank += c < label ? !nnti_logit_above(x[label], x[c]) : nnti_logit_above(x[c], x[label]);
+        if (back < end) rank += nnti_count_above_avx2(x + back, end - back, x[label], 0);
+        for (c = nnti_max64(back, end); c < classes; c++) rank += nnti_logit_above(x[c], x[label]);
+        return rank;
+    }
+#endif
+    (void)e;
+    return nnti_logit_rank_c(x, classes, label);
 }
 
 /* With lp = x - log sum exp x, w[c] the class weights (1 without), s the smoothing and l the label, a sample's loss is
@@ -8092,12 +8342,13 @@ static double nnti_entropy_linear(const nnti_entropy *n, const float *x, float t
     return n->hit * ((double)top - (double)x[n->label]) + n->smooth * rest;
 }
 /* gx holds exp(x - top), whose sum is given. */
-static void nnti_entropy_grad(const nnti_entropy *n, double sum, double scale, float *gx)
+static void nnti_entropy_grad(const nnti_exec *e, const nnti_entropy *n, double sum, double scale, float *gx)
 {
     const double factor = scale * n->all / sum, smooth = scale * n->smooth;
     const double label = factor * (double)gx[n->label] - smooth * nnti_class_weight(n, n->label) - scale * n->hit;
     int64_t c;
-    for (c = 0; c < n->classes; c++) gx[c] = (float)(factor * (double)gx[c] - smooth * nnti_class_weight(n, c));
+    if (n->w) for (c = 0; c < n->classes; c++) gx[c] = (float)(factor * (double)gx[c] - smooth * nnti_class_weight(n, c));
+    else nnti_scale_row(e, gx, n->classes, factor, -smooth);
     gx[n->label] = (float)label;
 }
 /* gx may be x, which is read for the last time where gx is first written. */
@@ -8105,13 +8356,13 @@ static void nnti_entropy_sample(const nnti_exec *e, const nnt_op *op, const floa
                                 float *gx, double scale)
 {
     const nnti_entropy n = nnti_entropy_of(op, label);
-    const float top = nnti_top_value(x, n.classes);
+    const float top = nnti_top_value(e, x, n.classes);
     const double linear = nnti_entropy_linear(&n, x, top);
     double sum;
-    row->rank = nnti_logit_rank(x, n.classes, label);
+    row->rank = nnti_logit_rank(e, x, n.classes, label);
     sum = nnti_exp_sum(e, x, n.classes, top, gx);
     row->loss = linear + n.all * log(sum);
-    if (gx) nnti_entropy_grad(&n, sum, scale, gx);
+    if (gx) nnti_entropy_grad(e, &n, sum, scale, gx);
 }
 static void nnti_entropy_samples(const nnti_exec *e, const nnt_op *op, const nnt_run *run, int64_t first, int64_t last)
 {
