@@ -1178,6 +1178,7 @@ NNT_API nnt_result nnt_backend_register(const nnt_backend *b);
 #  pragma GCC diagnostic ignored "-Wunused-function"
 #  if defined(__GNUC__) && !defined(__clang__)      /* gcc 12's own _mm512 functions: a false alarm, and -O0's macros */
 #    pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#    pragma GCC diagnostic ignored "-Wuninitialized"
 #  endif
 #endif
 
