@@ -1196,11 +1196,13 @@ NNT_API nnt_result nnt_backend_register(const nnt_backend *b);
 #  define NNTI_INLINE   static
 #endif
 
-/* Asks for the cache line at p, which may be anywhere. */
+/* Asks for the cache line at p, which may be anywhere; to be written. */
 #if defined(__GNUC__) || defined(__clang__)
 #  define NNTI_PREFETCH(p) __builtin_prefetch(p)
+#  define NNTI_PREFETCH_WRITE(p) __builtin_prefetch(p, 1)
 #else
 #  define NNTI_PREFETCH(p) ((void)(p))
+#  define NNTI_PREFETCH_WRITE(p) ((void)(p))
 #endif
 /* How many floats ahead sums ask for what they only read: converting to double keeps few lines under way by itself. */
 #define NNTI_AHEAD 1024
@@ -3556,11 +3558,6 @@ static int nnti_line_runs(const nnti_lines *l, int64_t first, int count, nnti_la
     }
     return runs;
 }
-#if defined(__GNUC__) || defined(__clang__)
-#  define NNTI_PREFETCH(p) __builtin_prefetch(p, 1)
-#else
-#  define NNTI_PREFETCH(p) (void)(p)
-#endif
 
 /* Plain C: what the others have to equal. */
 
@@ -4620,7 +4617,7 @@ static void nnti_panel_tile(const nnti_gemm *g, const nnti_panel *p, int row, in
     int i, j;
     if (p->direct && count > 64)        /* C is far away, and the sums take long enough to fetch it */
         for (i = 0; i < rows; i++)
-            for (j = 0; j < p->width; j += 16) NNTI_PREFETCH(c + i * p->ldc + j);
+            for (j = 0; j < p->width; j += 16) NNTI_PREFETCH_WRITE(c + i * p->ldc + j);
     end.row_bias = last && g->end.row_bias ? g->end.row_bias + first : NULL;
     end.col_bias = last && g->end.col_bias ? p->col_bias : NULL;
     end.mask = last && p->direct && g->end.mask ? g->end.mask + (c - g->c) : NULL;
@@ -6783,7 +6780,7 @@ static size_t nnti_linear_part_bytes(const nnt_op *op, int batch)
 static nnti_gemm nnti_linear_data_gemm(const nnti_exec *e, const nnt_op *op, int count, int columns)
 {
     nnti_gemm g = nnti_gemm_new(e, count, columns, nnti_linear_out(op));
-    g.group = nnti_max(1, nnti_min(NNTI_GROUP_MAX, columns / nnti_panel_width(g.isa) / 8));
+    g.group = nnti_max(g.group, nnti_min(NNTI_GROUP_MAX, columns / nnti_panel_width(g.isa) / 8));
     return g;
 }
 static size_t nnti_cpu_linear_data_workspace(const nnti_exec *e, const nnt_op *op, int batch)

@@ -280,6 +280,56 @@ static void an_empty_region_takes_less_than_5_microseconds(void)
     nnti_pool_stop(pool);
 }
 
+/* ---- pages ---- */
+
+#if defined(__linux__)
+#include <sys/resource.h>
+static long faults(void)
+{
+    struct rusage u;
+    getrusage(RUSAGE_SELF, &u);
+    return u.ru_minflt + u.ru_majflt;
+}
+#endif
+/* Everything was taken by nnt_compile and touched by the first step. */
+static void later_steps_fault_no_pages(void)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__linux__)
+    SKIP("needs Linux without sanitizers, whose own pages would count");
+#else
+    enum { BATCH = 32, SIZE = 64, STEPS = 10 };
+    const size_t floats = (size_t)BATCH * 3 * SIZE * SIZE;
+    float *x = (float *)calloc(floats, sizeof *x);
+    int32_t labels[BATCH] = { 0 };
+    nnt_net *net = nnt_new(NULL);
+    nnt_node n = nnt_input(net, 3, SIZE, SIZE);
+    nnt_compile_desc d;
+    nnt_batch b;
+    nnt_memory m;
+    long before;
+    int i;
+    memset(&d, 0, sizeof d);
+    memset(&b, 0, sizeof b);
+    n = nnt_maxpool(nnt_relu(nnt_batchnorm(nnt_conv2d(n, 32, 3, 1, 1))), 2, 2, 0);
+    n = nnt_relu(nnt_batchnorm(nnt_conv2d(n, 64, 3, 1, 1)));
+    n = nnt_linear(nnt_dropout(nnt_relu(nnt_linear(n, 64)), 0.5f), 10);
+    d.batch = b.count = BATCH;
+    d.threads = 2;
+    d.optimizer = nnt_adam(1e-3f);
+    b.x = x;
+    b.labels = labels;
+    CHECK(nnt_plan(net, nnt_cross_entropy(n), d, &m) == NNT_OK && m.total > (size_t)16 << 20);  /* 4096 pages and more */
+    CHECKF(nnt_compile(net, nnt_cross_entropy(n), d) == NNT_OK, "%s", nnt_error(net));
+    for (i = 0; i < 2; i++) CHECK(nnt_step(net, &b, NULL) == NNT_OK);
+    before = faults();
+    for (i = 0; i < STEPS; i++) CHECK(nnt_step(net, &b, NULL) == NNT_OK);
+    /* one a step is left to the stacks, and to a system that moves or joins pages behind our back */
+    CHECKF(faults() - before <= STEPS, "%ld faults in %d steps", faults() - before, (int)STEPS);
+    nnt_free(net);
+    free(x);
+#endif
+}
+
 int main(int argc, char **argv)
 {
     TEST_BEGIN(argc, argv);
@@ -293,5 +343,6 @@ int main(int argc, char **argv)
     TEST(quota_is_rounded_to_cores);
     TEST(a_process_bound_to_one_core_gets_one_thread);
     TEST(an_empty_region_takes_less_than_5_microseconds);
+    TEST(later_steps_fault_no_pages);
     return TEST_END();
 }
