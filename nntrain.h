@@ -58,7 +58,7 @@
      >>loss         softmax, cross-entropy, squared error           >>snapshot     runs as files: stop and go on
      >>fused        convolution or batch norm with pooling          >>fit          evaluate, whole runs, progress
      >>graph        builders: shapes checked, inferred              >>seeing       profiles in words and pictures
-     >>schedule     what to keep and what to make again
+     >>schedule     what to keep and what to make again             >>npy          one array as a file
      >>plan         resolved ops, lifetimes, offsets
      >>stages       the training program for >>schedule
      >>report       plans in words and pictures
@@ -122,7 +122,8 @@
      9. nnt_param_count, nnt_param_name, nnt_param and nnt_grad reach weights and gradients as tensors. nnt_tensor_new,
         nnt_tensor_from make some of one's own; nnt_tensor_rank, nnt_tensor_size, nnt_tensor_data, nnt_tensor_read
         look at them, nnt_tensor_fill, nnt_tensor_randn, nnt_tensor_uniform, nnt_tensor_write, nnt_tensor_copy fill
-        them, nnt_tensor_add, nnt_tensor_scale, nnt_tensor_add_noise compute; nnt_tensor_free, or nnt_free.
+        them, nnt_tensor_add, nnt_tensor_scale, nnt_tensor_add_noise compute; nnt_tensor_load_npy and nnt_tensor_save_npy
+        exchange them with numpy; nnt_tensor_free, or nnt_free.
     10. nnt_save, and nnt_load in the program that predicts; nnt_load_ex for files that were made for something else;
         nnt_set_metadata, nnt_metadata, nnt_metadata_key for texts that go with the weights. Runs that may be stopped or
         killed write snapshots: nnt_fit_desc.checkpoint, or nnt_snapshot and nnt_resume in a loop of one's own.
@@ -966,6 +967,13 @@ NNT_API nnt_result  nnt_tensor_scale(nnt_tensor *t, float factor);
 NNT_API nnt_result  nnt_tensor_copy(nnt_tensor *to, const nnt_tensor *from);                  /* between any devices */
 NNT_API nnt_result  nnt_tensor_read(const nnt_tensor *t, float *data);
 NNT_API nnt_result  nnt_tensor_write(nnt_tensor *t, const float *data);
+#ifndef NNT_NO_STDIO
+/* One array in numpy's format (.npy 1.0 to 3.0). Written as float32. Read are floats of 2, 4 and 8 bytes, whole numbers and
+   bools, of either byte order, all as float32, rounded to the nearest; arrays in Fortran's order are turned around. A
+   single number has rank 1. */
+NNT_API nnt_tensor *nnt_tensor_load_npy(nnt_net *net, const char *device, const char *path);
+NNT_API nnt_result  nnt_tensor_save_npy(const nnt_tensor *t, const char *path);
+#endif
 
 /* ============================================================================
    Devices: memory now; what a backend fills in, and what it is given
@@ -13702,6 +13710,8 @@ typedef struct nnti_st_content {
     nnt_result            (*get_fn)(void *user, const nnti_file_tensor *t, int64_t first, int64_t count, void *to);
     void                   *user;
     int                     keep;           /* files of this path: the new one and older ones as path.1, path.2, ... */
+    const char             *head;           /* what stands before the values when it is another format; NULL: safetensors */
+    size_t                  head_length;
 } nnti_st_content;
 
 /* A tensor of a file. Strings lie in the header, without a final 0. */
@@ -14610,8 +14620,12 @@ static nnt_result nnti_st_write_file(const nnti_file_calls *calls, const char *p
     w.code = 0;
     nnti_put_le32(start, (uint32_t)room->header_length);        /* at most NNTI_ST_HEADER_MAX */
     nnti_put_le32(start + 4, 0);
-    nnti_writer_put(&w, start, 8);
-    nnti_writer_put(&w, room->header, room->header_length);
+    if (c->head) {
+        nnti_writer_put(&w, c->head, c->head_length);
+    } else {
+        nnti_writer_put(&w, start, 8);
+        nnti_writer_put(&w, room->header, room->header_length);
+    }
     for (i = 0; i < c->count && !r; i++) r = nnti_st_write_values(&w, c, &c->t[i]);
     if (r) {                                /* the device failed, and has said so */
         (void)calls->close_fn(calls->user, w.h);
@@ -16039,6 +16053,316 @@ NNT_API nnt_result nnt_tensor_copy(nnt_tensor *to, const nnt_tensor *from)
     }
     return nnti_tensor_done(to, r, "nnt_tensor_copy");
 }
+
+#ifndef NNT_NO_STDIO
+/* ============================================================================
+   >>npy    One array as a file: numpy's .npy
+   numpy.lib.format, versions 1.0 to 3.0: a magic word, a Python dict that tells type, order and shape, the values.
+   Nothing that the header says is used before it was checked against the file's length.
+   ============================================================================ */
+
+enum { NNTI_NPY_HEADER_MAX = 65536 };
+
+typedef struct nnti_npy {
+    const nnti_source *source;
+    const char *path;                       /* for sentences */
+    nnti_error *e;
+    char    kind;                           /* f, i, u, b */
+    int     width;                          /* bytes of a value */
+    int     big;                            /* big-endian */
+    int     fortran;                        /* the first index runs fastest */
+    int     rank;
+    int64_t size[4], count;
+    int64_t at;                             /* of the values in the file */
+} nnti_npy;
+
+static nnt_result nnti_npy_fail(const nnti_npy *n, nnt_result code, const char *format, ...)
+{
+    nnti_text t = nnti_text_begin(n->e->text, sizeof n->e->text);
+    va_list args;
+    nnti_put(&t, "load '%s': ", n->path);
+    va_start(args, format);
+    nnti_vformat(&t, format, args);
+    va_end(args);
+    nnti_text_end(&t);
+    n->e->code = (int)code;
+    return code;
+}
+static nnt_result nnti_npy_read(const nnti_npy *n, int64_t at, void *to, size_t bytes)
+{
+    nnti_reason why;
+    int code = n->source->read_fn(n->source->user, at, to, bytes);
+    return code ? nnti_npy_fail(n, NNT_ERR_FILE, "can't be read: %s", nnti_reason_text(&why, code)) : NNT_OK;
+}
+
+/* What a Python literal is made of here. Functions return 0 when something else stands there. */
+typedef struct nnti_literal { const char *at, *end; } nnti_literal;
+
+static void nnti_literal_space(nnti_literal *l)
+{
+    while (l->at < l->end && (*l->at == ' ' || *l->at == '\n' || *l->at == '\t' || *l->at == '\r')) l->at++;
+}
+static int nnti_literal_take(nnti_literal *l, const char *word)
+{
+    size_t n = strlen(word);
+    nnti_literal_space(l);
+    if ((size_t)(l->end - l->at) < n || memcmp(l->at, word, n) != 0) return 0;
+    l->at += n;
+    return 1;
+}
+static int nnti_literal_string(nnti_literal *l, const char **s, size_t *length)
+{
+    char quote;
+    nnti_literal_space(l);
+    if (l->at == l->end || (*l->at != '\'' && *l->at != '"')) return 0;
+    quote = *l->at++;
+    for (*s = l->at; l->at < l->end && *l->at != quote; l->at++)
+        if (*l->at == '\\' || (unsigned char)*l->at < 0x20) return 0;
+    if (l->at == l->end) return 0;
+    *length = (size_t)(l->at++ - *s);
+    return 1;
+}
+/* (3, 4), (3,) or (): sizes beyond the fourth are only counted. */
+static int nnti_literal_shape(nnti_literal *l, nnti_npy *n)
+{
+    n->rank = 0;
+    n->count = 1;
+    if (!nnti_literal_take(l, "(")) return 0;
+    while (!nnti_literal_take(l, ")")) {
+        int64_t v = 0;
+        const char *first;
+        if (n->rank && !nnti_literal_take(l, ",")) return 0;
+        if (n->rank && nnti_literal_take(l, ")")) return 1;
+        nnti_literal_space(l);
+        for (first = l->at; l->at < l->end && *l->at >= '0' && *l->at <= '9'; l->at++) {
+            if (v > (INT64_MAX - 9) / 10) return 0;
+            v = v * 10 + (*l->at - '0');
+        }
+        if (l->at == first) return 0;
+        nnti_literal_take(l, "L");          /* as Python 2 wrote it */
+        if (n->rank < 4) n->size[n->rank] = v;
+        n->rank++;
+        n->count = nnti_mul64(n->count, v);
+    }
+    return 1;
+}
+/* "<f4": order, kind, bytes. 0 for what can't be made floats of. */
+static int nnti_npy_type(nnti_npy *n, const char *s, size_t length)
+{
+    static const char *const widths[] = { "f248", "i1248", "u1248", "b1" };
+    size_t i;
+    if (length != 3 || (s[0] != '<' && s[0] != '>' && s[0] != '|' && s[0] != '=')) return 0;
+    n->big = s[0] == '>' || (s[0] == '=' && !nnti_little_endian());
+    n->kind = s[1];
+    n->width = s[2] - '0';
+    for (i = 0; i < sizeof widths / sizeof widths[0]; i++)
+        if (s[1] == widths[i][0] && s[2] >= '1' && s[2] <= '8' && strchr(widths[i] + 1, s[2])) return s[0] != '|' || n->width == 1;
+    return 0;
+}
+enum { NNTI_NPY_HAS_DESCR = 1, NNTI_NPY_HAS_ORDER = 2, NNTI_NPY_HAS_SHAPE = 4, NNTI_NPY_HAS_ALL = 7 };
+
+static nnt_result nnti_npy_parse(nnti_npy *n, const char *text, size_t length)
+{
+    static const char *const not_one = "its header is not as numpy writes it; not an .npy file";
+    nnti_literal l;
+    char name[NNTI_ST_NAME_TEXT];
+    const char *key, *type = "";
+    size_t k, type_length = 0;
+    int seen = 0, what;
+    l.at = text;
+    l.end = text + length;
+    if (!nnti_literal_take(&l, "{")) return nnti_npy_fail(n, NNT_ERR_FORMAT, not_one);
+    while (!nnti_literal_take(&l, "}")) {
+        if (!nnti_literal_string(&l, &key, &k) || !nnti_literal_take(&l, ":")) return nnti_npy_fail(n, NNT_ERR_FORMAT, not_one);
+        what = nnti_string_is(key, k, "descr") ? NNTI_NPY_HAS_DESCR : nnti_string_is(key, k, "fortran_order") ? NNTI_NPY_HAS_ORDER
+             : nnti_string_is(key, k, "shape") ? NNTI_NPY_HAS_SHAPE : 0;
+        if (!what || (seen & what)) return nnti_npy_fail(n, NNT_ERR_FORMAT, not_one);
+        seen |= what;
+        if (what == NNTI_NPY_HAS_DESCR) {
+            if (!nnti_literal_string(&l, &type, &type_length))
+                return nnti_npy_fail(n, NNT_ERR_UNSUPPORTED, "its values are records; save one field of them as an array of its own");
+        } else if (what == NNTI_NPY_HAS_ORDER) {
+            n->fortran = nnti_literal_take(&l, "True");
+            if (!n->fortran && !nnti_literal_take(&l, "False")) return nnti_npy_fail(n, NNT_ERR_FORMAT, not_one);
+        } else if (!nnti_literal_shape(&l, n)) {
+            return nnti_npy_fail(n, NNT_ERR_FORMAT, not_one);
+        }
+        if (!nnti_literal_take(&l, ",")) {
+            if (nnti_literal_take(&l, "}")) break;
+            return nnti_npy_fail(n, NNT_ERR_FORMAT, not_one);
+        }
+    }
+    nnti_literal_space(&l);
+    if (l.at != l.end || seen != NNTI_NPY_HAS_ALL) return nnti_npy_fail(n, NNT_ERR_FORMAT, not_one);
+    if (!nnti_npy_type(n, type, type_length))
+        return nnti_npy_fail(n, NNT_ERR_UNSUPPORTED, "its values are '%s'; floats of 2, 4, 8 bytes, whole numbers of 1 to 8 and bools can be loaded, convert it first",
+                             nnti_utf8_valid(type, type_length) ? nnti_st_name_text(name, type, type_length) : "?");
+    if (n->rank > 4) return nnti_npy_fail(n, NNT_ERR_UNSUPPORTED, "it has %d dimensions; tensors have at most 4", n->rank);
+    return NNT_OK;
+}
+/* Reads the header and checks all that it says. */
+static nnt_result nnti_npy_open(nnti_npy *n, const nnt_allocator *a, const nnti_source *source, const char *path, nnti_error *e)
+{
+    unsigned char start[12];
+    size_t length, first;
+    int64_t bytes;
+    char *text;
+    nnt_result r;
+    memset(n, 0, sizeof *n);
+    n->source = source;
+    n->path = path;
+    n->e = e;
+    if (source->length < 10) return nnti_npy_fail(n, NNT_ERR_FORMAT, "has %I bytes; not an .npy file", source->length);
+    memset(start, 0, sizeof start);
+    r = nnti_npy_read(n, 0, start, source->length < 12 ? 10 : 12);
+    if (r) return r;
+    if (memcmp(start, "\x93NUMPY", 6) != 0) return nnti_npy_fail(n, NNT_ERR_FORMAT, "does not begin as an .npy file does");
+    if (start[6] < 1 || start[6] > 3 || start[7] != 0)
+        return nnti_npy_fail(n, NNT_ERR_UNSUPPORTED, "has format %d.%d; 1.0, 2.0 and 3.0 are known", start[6], start[7]);
+    first = start[6] == 1 ? 10 : 12;
+    length = start[6] == 1 ? nnti_get_le16(start + 8) : nnti_get_le32(start + 8);
+    if (length > NNTI_NPY_HEADER_MAX || (int64_t)(first + length) > source->length)
+        return nnti_npy_fail(n, NNT_ERR_FORMAT, "its header would have %z bytes, but the file has %I; it was cut off or is no .npy file", length, source->length);
+    text = (char *)nnti_alloc(a, length);
+    if (!text) return nnti_npy_fail(n, NNT_ERR_MEMORY, "out of memory; needs %B", length);
+    r = nnti_npy_read(n, (int64_t)first, text, length);
+    if (!r) r = nnti_npy_parse(n, text, length);
+    nnti_free(a, text, length);
+    if (r) return r;
+    n->at = (int64_t)(first + length);
+    bytes = nnti_mul64(n->count, n->width);
+    if (bytes < 0) return nnti_npy_fail(n, NNT_ERR_FORMAT, "its shape has more values than any file");
+    if (bytes != source->length - n->at)
+        return nnti_npy_fail(n, NNT_ERR_FORMAT, "its header tells of %I values of %d bytes, and %I bytes are there", n->count, n->width, source->length - n->at);
+    if (n->count == 0) return nnti_npy_fail(n, NNT_ERR_UNSUPPORTED, "it is empty; tensors have at least one value");
+    if (n->rank == 0) n->size[n->rank++] = 1;       /* a single number */
+    return NNT_OK;
+}
+/* A value's bytes as one number, whatever their order. */
+static uint64_t nnti_npy_bits(const nnti_npy *n, const unsigned char *p)
+{
+    uint64_t v = 0;
+    int i;
+    for (i = 0; i < n->width; i++) v |= (uint64_t)p[i] << 8 * (n->big ? n->width - 1 - i : i);
+    return v;
+}
+static float nnti_npy_value(const nnti_npy *n, const unsigned char *p)
+{
+    uint64_t v = nnti_npy_bits(n, p);
+    int unused = 64 - 8 * n->width;
+    switch (n->kind) {
+    case 'f': return nnti_bits_float(n->width == 2 ? nnti_f16_to_f32((uint32_t)v) : n->width == 4 ? (uint32_t)v : nnti_f64_to_f32(v));
+    case 'i': return (float)((int64_t)(v << unused) >> unused);
+    case 'b': return v ? 1.0f : 0.0f;
+    default:  return (float)v;
+    }
+}
+/* Where the next value of the file goes: the first index runs fastest in Fortran's order. index: of the last one. */
+static size_t nnti_npy_next(const nnti_npy *n, int64_t index[4])
+{
+    size_t to = 0;
+    int i, k;
+    for (k = 0; k < n->rank; k++) {
+        i = n->fortran ? k : n->rank - 1 - k;
+        if (++index[i] < n->size[i]) break;
+        index[i] = 0;
+    }
+    for (i = 0; i < n->rank; i++) to = to * (size_t)n->size[i] + (size_t)index[i];
+    return to;
+}
+/* All values, in C's order. */
+static nnt_result nnti_npy_values(const nnti_npy *n, const nnt_allocator *a, float *to)
+{
+    unsigned char *block = (unsigned char *)nnti_alloc(a, NNTI_FILE_BLOCK);
+    int64_t index[4] = { 0, 0, 0, 0 }, done = 0;
+    size_t at = 0;
+    nnt_result r = block ? NNT_OK : nnti_npy_fail(n, NNT_ERR_MEMORY, "out of memory");
+    while (!r && done < n->count) {
+        int64_t some = nnti_min64(n->count - done, NNTI_FILE_BLOCK / n->width), i;
+        r = nnti_npy_read(n, n->at + done * n->width, block, (size_t)(some * n->width));
+        for (i = 0; i < some && !r; i++) {
+            to[at] = nnti_npy_value(n, block + i * n->width);
+            at = n->fortran ? nnti_npy_next(n, index) : at + 1;
+        }
+        done += some;
+    }
+    nnti_free(a, block, NNTI_FILE_BLOCK);
+    return r;
+}
+
+NNT_API nnt_tensor *nnt_tensor_load_npy(nnt_net *net, const char *device, const char *path)
+{
+    nnti_source source;
+    nnti_handle h;
+    nnti_reason why;
+    nnti_npy n;
+    nnt_tensor *t = NULL;
+    float *values = NULL;
+    size_t bytes = 0;
+    int code;
+    nnt_result r;
+    if (!net) return NULL;
+    nnti_clear_error(&net->error);
+    if (!path) { nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "nnt_tensor_load_npy: path is NULL"); return NULL; }
+    code = nnti_file_open(path, &h, &source.length);
+    if (code) { nnti_set_error(&net->error, NNT_ERR_FILE, "load '%s': can't be opened: %s", path, nnti_reason_text(&why, code)); return NULL; }
+    source.read_fn = nnti_file_read_at;
+    source.user = &h;
+    r = nnti_npy_open(&n, &net->a, &source, path, &net->error);
+    if (!r && !nnti_mul_size((size_t)n.count, sizeof *values, &bytes)) r = nnti_npy_fail(&n, NNT_ERR_MEMORY, "it is larger than memory can be");
+    if (!r) {
+        values = (float *)nnti_alloc(&net->a, bytes);
+        if (!values) r = nnti_npy_fail(&n, NNT_ERR_MEMORY, "out of memory; needs %B", bytes);
+    }
+    if (!r) r = nnti_npy_values(&n, &net->a, values);
+    (void)nnti_file_close(NULL, h);
+    if (!r) t = nnt_tensor_from(net, device, n.rank, n.size, values);
+    nnti_free(&net->a, values, bytes);
+    return t;
+}
+
+static nnt_result nnti_tensor_get(void *user, const nnti_file_tensor *f, int64_t first, int64_t count, void *to)
+{
+    const nnt_tensor *t = (const nnt_tensor *)user;
+    nnt_result r = t->on->backend->download(t->on->device, to, t->data + first, (size_t)count * sizeof(float));
+    (void)f;
+    return r ? nnti_device_failed(t->net, t->on, r, "save") : NNT_OK;
+}
+NNT_API nnt_result nnt_tensor_save_npy(const nnt_tensor *t, const char *path)
+{
+    enum { START = 10, CAP = 256, MULTIPLE = 64 };      /* values start at a multiple of 64, as numpy has it */
+    char head[CAP];
+    nnti_text text = nnti_text_begin(head, CAP);
+    nnti_file_calls calls;
+    nnti_file_tensor f;
+    nnti_st_content c;
+    int i;
+    if (!t) return NNT_ERR_ARGUMENT;
+    nnti_clear_error(&t->net->error);
+    if (!path) return nnti_set_error(&t->net->error, NNT_ERR_ARGUMENT, "nnt_tensor_save_npy: path is NULL");
+    nnti_put_string(&text, "\x93NUMPY");
+    for (i = 6; i < START; i++) nnti_put_char(&text, i == 6 ? 1 : 0);       /* version 1.0; the length comes below */
+    nnti_put_string(&text, "{'descr': '<f4', 'fortran_order': False, 'shape': (");
+    for (i = 0; i < t->rank; i++) nnti_put(&text, i ? ", %I" : "%I", t->size[i]);
+    nnti_put_string(&text, t->rank == 1 ? ",), }" : "), }");
+    while (text.length % MULTIPLE != MULTIPLE - 1) nnti_put_char(&text, ' ');
+    nnti_put_char(&text, '\n');
+    head[8] = (char)(unsigned char)(text.length - START);                   /* below 256 */
+    memset(&f, 0, sizeof f);
+    memset(&c, 0, sizeof c);
+    f.name = "array";
+    f.rank = t->rank;
+    memcpy(f.size, t->size, sizeof f.size);
+    c.t = &f;
+    c.count = 1;
+    c.head = head;
+    c.head_length = text.length;
+    c.get_fn = nnti_tensor_get;
+    memcpy(&c.user, &t, sizeof t);
+    calls = t->net->file_calls ? *t->net->file_calls : nnti_file_calls_default();
+    return nnti_st_write(&calls, &t->net->a, path, &c, &t->net->error);
+}
+#endif
 
 /* ============================================================================
    >>report    What a plan does, for people: memory in words, the arena as text and as a picture

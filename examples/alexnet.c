@@ -5,14 +5,29 @@
    Build: cc -O2 -I. examples/alexnet.c -o alexnet -lm -pthread
    Data:  none; each picture is stripes in noise, and the direction of the stripes is its class.
    Run:   ./alexnet [--steps 20] [--batch 16] [--classes 2] [--size 224] [--lr 0.0001] [--threads 0] [--workers 1]
-          [--limit MIB] [--device cpu]
+          [--limit MIB] [--device cpu] [--snapshot FILE]
    On a GPU: nvcc -O3 -I. examples/alexnet.c nntrain_cuda.cu -lcublas -lcublasLt -o alexnet; then --device cuda
+   With --snapshot, Ctrl-C finishes the step and writes FILE (684 MiB); the same command goes on from it.
    Prints for the default: together 897.2 MiB, of which 870.0 do not depend on the batch; mean loss 0.3329;
    8 images/s on two busy cores of a Xeon with AVX-512. */
 #define NNTRAIN_IMPLEMENTATION
 #include "nntrain.h"
 
-typedef struct options { int steps, batch, classes, size, threads, workers, limit; float lr; const char *device; } options;
+#include <signal.h>
+
+typedef struct options { int steps, batch, classes, size, threads, workers, limit; float lr; const char *device, *snapshot; } options;
+
+static volatile sig_atomic_t interrupted;
+
+static void on_interrupt(int number)
+{
+    interrupted = 1;
+    signal(number, SIG_DFL);                            /* the second one ends the program at once */
+}
+static int progress_until_interrupted(void *user, nnt_net *net, const nnt_progress_info *info)
+{
+    return nnt_progress(user, net, info) || interrupted;
+}
 
 /* One sample: called by several threads at once, so everything comes from `index` and nothing is kept. */
 static nnt_result read_stripes(void *user, int64_t index, float *x, int32_t *label, float *target, char *why, size_t cap)
@@ -75,6 +90,7 @@ static int parse(int argc, char **argv, options *o)
         else if (!strcmp(argv[i], "--workers")) o->workers = atoi(argv[i + 1]);
         else if (!strcmp(argv[i], "--limit")) o->limit = atoi(argv[i + 1]);
         else if (!strcmp(argv[i], "--device")) o->device = argv[i + 1];
+        else if (!strcmp(argv[i], "--snapshot")) o->snapshot = argv[i + 1];
         else break;
     }
     return i == argc && o->steps > 0 && o->batch > 0 && o->classes > 0 && o->limit >= 0;
@@ -82,7 +98,7 @@ static int parse(int argc, char **argv, options *o)
 
 int main(int argc, char **argv)
 {
-    options o = { 20, 16, 2, 224, 0, 1, 0, 1e-4f, "cpu" };
+    options o = { 20, 16, 2, 224, 0, 1, 0, 1e-4f, "cpu", NULL };
     nnt_reader_desc reader = {0};
     nnt_loader_desc order = {0};
     nnt_compile_desc build = {0};
@@ -97,7 +113,7 @@ int main(int argc, char **argv)
 
     if (!parse(argc, argv, &o)) {
         fprintf(stderr, "usage: alexnet [--steps N] [--batch N] [--classes N] [--size N] [--lr X] [--threads N] [--workers N]\n"
-                "               [--limit MIB] [--device cpu|cuda]\n");
+                "               [--limit MIB] [--device cpu|cuda] [--snapshot FILE]\n");
         return 2;
     }
     reader.count = (int64_t)o.steps * o.batch;
@@ -114,7 +130,10 @@ int main(int argc, char **argv)
     build.device = o.device;
     build.memory_limit = (size_t)o.limit << 20;
     build.optimizer = nnt_adam(o.lr);
-    fit.callback = nnt_progress;
+    fit.callback = progress_until_interrupted;
+    fit.checkpoint.path = o.snapshot;
+    fit.checkpoint.resume = o.snapshot != NULL;
+    signal(SIGINT, on_interrupt);
 
     data = nnt_dataset_reader(reader, NULL);
     loader = nnt_loader_new(data, order, NULL);
