@@ -59,7 +59,7 @@
      >>fused        convolution or batch norm with pooling          >>fit          evaluate, whole runs, progress
      >>graph        builders: shapes checked, inferred              >>seeing       profiles in words and pictures
      >>schedule     what to keep and what to make again             >>npy          one array as a file
-     >>plan         resolved ops, lifetimes, offsets
+     >>plan         resolved ops, lifetimes, offsets                >>history      CSV, TensorBoard, one page about a run
      >>stages       the training program for >>schedule
      >>report       plans in words and pictures
 
@@ -113,7 +113,8 @@
         own: nnt_loader_next, nnt_step; at the end nnt_update when gradients of several batches are accumulated.
         nnt_loader_batches, nnt_loader_epoch, nnt_loader_batch, nnt_loader_wait_seconds, nnt_loader_dataset tell where a
         loader is, nnt_loader_skipped and nnt_loader_skipped_why what it left out, nnt_loader_rewind and nnt_loader_seek
-        put it elsewhere. nnt_steps and nnt_last_loss tell what the net has done, nnt_set_learning_rate changes its pace, nnt_backward only makes gradients.
+        put it elsewhere. nnt_steps and nnt_last_loss tell what the net has done, nnt_step_history, nnt_history_csv, nnt_history_tensorboard and nnt_report_html
+        show how it went, nnt_set_learning_rate changes its pace, nnt_backward only makes gradients.
         nnt_profile_start and nnt_profile_stop watch where the time goes (nnt_profile_loader: of a loop of one's own,
         nnt_profile_reset: from now on); nnt_profile_verdict says it in a sentence, nnt_profile_text in a table,
         nnt_profile_flame_svg, nnt_profile_trace and nnt_profile_folded in files, nnt_profile_rows in figures. nnt_health
@@ -901,6 +902,35 @@ NNT_API size_t nnt_health_text(const nnt_layer_health *rows, int count, char *te
 /* The last nnt_fit, epoch by epoch: what its callbacks were told with NNT_EVENT_EPOCH. Valid until the next nnt_fit. */
 NNT_API const nnt_progress_info *nnt_history(const nnt_net *net, int *epochs);
 
+/* The same step by step, for curves: at most NNT_HISTORY_STEPS records. When there would be more, neighbours are put
+   together, and from then on a record covers twice as many steps. After nnt_resume they begin there. */
+#define NNT_HISTORY_STEPS 2048
+typedef struct nnt_step_record {
+    int64_t step, steps;            /* nnt_steps after its last one; how many it covers */
+    double  seconds;                /* since nnt_fit began, at its end */
+    double  process_bytes;          /* memory of the process, looked at twice a second; 0 where the system does not tell */
+    float   loss, accuracy;         /* means */
+    float   lr;                     /* of the last one */
+    float   samples_per_second, wait_share;     /* wait_share: of the time, for the loader */
+} nnt_step_record;
+NNT_API const nnt_step_record *nnt_step_history(const nnt_net *net, int *count);
+
+#ifndef NNT_NO_STDIO
+/* Both as a table, the first column telling "step" or "epoch"; and as scalars for TensorBoard, in a file of its own in that
+   folder, which has to be there. */
+NNT_API nnt_result nnt_history_csv(nnt_net *net, const char *path);
+NNT_API nnt_result nnt_history_tensorboard(nnt_net *net, const char *folder);
+
+/* One page about a run, for a browser, that needs nothing from elsewhere: curves, epochs, the confusion matrix and pictures
+   that are answered wrongly, filters of the first convolution, the plan of a step, the profile if there is one. */
+typedef struct nnt_report_desc {
+    const char *title;              /* NULL: "Training report" */
+    nnt_loader *data;               /* one epoch of it is predicted, for confusion and pictures; or NULL */
+    const char *const *classes;     /* names of all classes; NULL: the data set's, or metadata "class.0" and so on */
+} nnt_report_desc;
+NNT_API nnt_result nnt_report_html(nnt_net *net, const char *path, nnt_report_desc d);
+#endif
+
 #ifndef NNT_NO_STDIO
 /* A callback that shows a bar, images a second, loss and time left on stderr when that is a terminal, and a plain line
    an epoch when it is not. The only function of the library that prints, and only if given to nnt_fit. */
@@ -1154,6 +1184,7 @@ NNT_API nnt_result nnt_backend_register(const nnt_backend *b);
 #ifndef NNT_NO_STDIO
 #  include <stdio.h>
 #  include <errno.h>
+#  include <time.h>
 #endif
 #if defined(_WIN32)
 #  define NNTI_WINDOWS 1
@@ -1175,6 +1206,9 @@ NNT_API nnt_result nnt_backend_register(const nnt_backend *b);
 #  include <time.h>
 #  include <unistd.h>
 #  include <sched.h>
+#  ifndef NNT_NO_STDIO
+#    include <sys/ioctl.h>
+#  endif
 #  ifndef NNT_NO_THREADS
 #    include <pthread.h>
 #  endif
@@ -8841,6 +8875,16 @@ typedef struct nnti_fit_state {
 
 typedef struct nnti_text_pair { char *key, *value; } nnti_text_pair;
 
+/* Records of steps, and the one that is being made. */
+typedef struct nnti_trace {
+    nnt_step_record *at;            /* NNT_HISTORY_STEPS, NULL before the first nnt_fit */
+    int      count;
+    int64_t  stride, steps;         /* steps a record covers; that the one in work has */
+    double   loss, correct, counted, samples;       /* its sums */
+    double   begun, waited;         /* when, and the loader's wait_seconds then */
+    double   looked, bytes;         /* at memory, and what there was */
+} nnti_trace;
+
 struct nnt_net {
     nnt_allocator a;
     nnti_error    error;            /* the last one */
@@ -8878,7 +8922,9 @@ struct nnt_net {
     nnt_progress_info *history;
     int           history_count;
     size_t        history_cap;
+    nnti_trace    trace;
     int           fitting;          /* inside of nnt_fit */
+    double        drawn;            /* when nnt_progress last drew its bar */
     struct nnti_recorder *profile;  /* what was recorded, or NULL */
     struct nnti_recorder *recording; /* the same while it runs, else NULL */
     struct nnti_inspector *inspector; /* looks at what ops write, or NULL */
@@ -15491,6 +15537,7 @@ NNT_API void nnt_free(nnt_net *net)
     nnti_free(&a, net->edges, net->edge_cap * sizeof *net->edges);
     nnti_free(&a, net->params, net->param_cap * sizeof *net->params);
     nnti_free(&a, net->history, net->history_cap * sizeof *net->history);
+    nnti_free(&a, net->trace.at, NNT_HISTORY_STEPS * sizeof *net->trace.at);
     while (net->metadata_count) nnti_remove_metadata(net, net->metadata_count - 1);
     nnti_free(&a, net->metadata, net->metadata_cap * sizeof *net->metadata);
     nnti_free(&a, net, sizeof *net);
@@ -21560,6 +21607,81 @@ static int nnti_call_back(nnt_net *net, const nnt_fit_desc *d, nnt_progress_info
     return stop;
 }
 
+/* ---- records of steps */
+
+static void nnti_trace_fold(nnti_trace *t)
+{
+    int i;
+    for (i = 0; i < t->count / 2; i++) {
+        const nnt_step_record *a = &t->at[2 * i], *b = a + 1;
+        nnt_step_record sum = *b;
+        double part = (double)a->steps / (double)(a->steps + b->steps);
+        sum.steps += a->steps;
+        sum.loss = (float)((double)a->loss * part + (double)b->loss * (1 - part));
+        sum.accuracy = (float)((double)a->accuracy * part + (double)b->accuracy * (1 - part));
+        sum.wait_share = (float)((double)a->wait_share * part + (double)b->wait_share * (1 - part));
+        sum.samples_per_second = (float)(1.0 / (part / nnti_max_double(1e-9, (double)a->samples_per_second) + (1 - part) / nnti_max_double(1e-9, (double)b->samples_per_second)));
+        t->at[i] = sum;
+    }
+    t->count /= 2;
+    t->stride *= 2;
+}
+/* A new stretch of time: what passed since the last record (validation, a callback that takes long) is no step's. */
+static void nnti_trace_begin(nnti_trace *t, const nnt_loader *loader)
+{
+    t->begun = nnti_seconds();
+    t->waited = nnt_loader_wait_seconds(loader);
+}
+static double nnti_trace_memory(nnti_trace *t, double now)
+{
+    nnt_memory_usage m;
+    if (t->looked > 0 && now - t->looked < 0.5) return t->bytes;
+    t->looked = now;
+    t->bytes = nnt_memory_info("cpu", &m, NULL, 0) == NNT_OK ? (double)m.process : 0;
+    return t->bytes;
+}
+static void nnti_trace_step(nnt_net *net, const nnt_loader *loader, const nnt_loss *l, int samples)
+{
+    nnti_trace *t = &net->trace;
+    nnt_step_record *r;
+    double now, took;
+    t->loss += nnti_mean_loss(l);
+    t->correct += l->correct;
+    t->counted += l->samples;
+    t->samples += samples;
+    if (++t->steps < t->stride) return;
+    if (t->count == NNT_HISTORY_STEPS) {
+        nnti_trace_fold(t);
+        if (t->steps < t->stride) return;
+    }
+    now = nnti_seconds();
+    took = nnti_max_double(1e-9, now - t->begun);
+    r = &t->at[t->count++];
+    r->step = net->steps;
+    r->steps = t->steps;
+    r->seconds = now - net->fit.start;
+    r->process_bytes = nnti_trace_memory(t, now);
+    r->loss = (float)(t->loss / (double)t->steps);
+    r->accuracy = t->counted > 0 ? (float)(t->correct / t->counted) : 0.0f;
+    r->lr = net->fit.lr;
+    r->samples_per_second = (float)(t->samples / took);
+    r->wait_share = (float)((nnt_loader_wait_seconds(loader) - t->waited) / took);
+    t->steps = 0;
+    t->loss = t->correct = t->counted = t->samples = 0;
+    nnti_trace_begin(t, loader);
+}
+/* Empty, with room for all that comes: a step takes no memory. */
+static nnt_result nnti_trace_reset(nnt_net *net)
+{
+    nnti_trace *t = &net->trace;
+    nnt_step_record *at = t->at;
+    if (!at) at = (nnt_step_record *)nnti_zalloc(&net->a, NNT_HISTORY_STEPS, sizeof *at);
+    memset(t, 0, sizeof *t);
+    t->at = at;
+    t->stride = 1;
+    return at ? NNT_OK : nnti_set_error(&net->error, NNT_ERR_MEMORY, "fit: out of memory");
+}
+
 /* ---- snapshots of a run */
 
 #ifdef NNT_NO_STDIO
@@ -21633,6 +21755,7 @@ static nnt_result nnti_fit_epoch(nnt_net *net, nnt_loader *loader, const nnt_fit
     p->epoch = (int)fit->epoch;
     p->batch = fit->batch;
     p->lr = fit->lr;
+    nnti_trace_begin(&net->trace, loader);
     for (;;) {
         nnt_loss l;
         r = nnt_loader_next(loader, &b);
@@ -21655,6 +21778,7 @@ static nnt_result nnti_fit_epoch(nnt_net *net, nnt_loader *loader, const nnt_fit
         fit->samples += b.count;
         p->batch = ++fit->batch;
         p->step = nnt_steps(net);
+        nnti_trace_step(net, loader, &l, b.count);
         r = nnti_fit_after_step(net, loader, d, p, &l);
         if (r) return r;
     }
@@ -21723,11 +21847,27 @@ static nnt_result nnti_fit_check(nnt_net *net, nnt_loader *loader, const nnt_fit
     if (nnt_loader_batches(loader) < 1) return nnti_set_error(e, NNT_ERR_DATA, "fit: the loader has no batch in an epoch; it has fewer samples than a batch and drop_last");
     return nnti_check_last_batch(net, loader, batch, nnt_loader_batches(loader));
 }
+/* Names of classes go with the weights, as metadata "class.0" and so on. */
+static nnt_result nnti_fit_class_names(nnt_net *net, const nnt_loader *loader)
+{
+    const nnt_dataset *data = nnt_loader_dataset(loader);
+    char key[32];
+    int i, classes = nnt_dataset_classes(data);
+    for (i = 0; i < classes; i++) {
+        const char *name = nnt_dataset_class_name(data, i);
+        nnti_format(key, sizeof key, "class.%d", i);
+        if (name && !nnt_metadata(net, key) && !nnti_put_metadata(net, key, name))
+            return nnti_set_error(&net->error, NNT_ERR_MEMORY, "fit: out of memory");
+    }
+    return NNT_OK;
+}
 /* The state of a run that begins; one that goes on has it from nnti_resume. */
 static nnt_result nnti_fit_begin(nnt_net *net, nnt_loader *loader, const nnt_fit_desc *d)
 {
     nnti_fit_state *fit = &net->fit;
-    nnt_result r = nnti_fit_resume(net, loader, d);
+    nnt_result r = nnti_trace_reset(net);
+    if (!r) r = nnti_fit_resume(net, loader, d);
+    if (!r) r = nnti_fit_class_names(net, loader);
     if (r) return r;
     if (fit->resumed) {
         fit->resumed = 0;
@@ -21855,52 +21995,96 @@ static void nnti_put_time(nnti_text *t, double seconds)
     if (s % 60 < 10) nnti_put_char(t, '0');
     nnti_put_int(t, s % 60);
 }
-static int nnti_stderr_is_terminal(void)
+/* Columns of the terminal that stderr is; 0 when it is none. */
+static int nnti_terminal_width(void)
 {
 #if defined(NNTI_POSIX)
-    return isatty(2);
+    const char *columns = getenv("COLUMNS"), *kind = getenv("TERM");
+    if (!isatty(2) || (kind && strcmp(kind, "dumb") == 0)) return 0;
+#  ifdef TIOCGWINSZ
+    {
+        struct winsize w;
+        if (ioctl(2, TIOCGWINSZ, &w) == 0 && w.ws_col > 0) return w.ws_col;
+    }
+#  endif
+    if (columns && atoi(columns) > 0) return atoi(columns);
+    return 80;
 #else
     return 0;
 #endif
 }
+static int nnti_terminal_colours(void)
+{
+    const char *no = getenv("NO_COLOR");    /* no-color.org: anything but empty */
+    return !no || !*no;
+}
+/* "  3/15 [=====     ] 1234 images/s  loss 0.1234  left 1:02" in at most width - 1 columns: first the bar gets shorter, then
+   figures at the end are left out. */
+static void nnti_put_bar(nnti_text *t, const nnt_progress_info *p, int width, int colours)
+{
+    char figure[3][48];
+    nnti_text f;
+    int used, bar, i, shown = 3;
+    f = nnti_text_begin(figure[0], sizeof figure[0]);
+    nnti_put(&f, "  loss ");
+    nnti_put_fixed(&f, p->loss_mean, 4);
+    nnti_text_end(&f);
+    f = nnti_text_begin(figure[1], sizeof figure[1]);
+    nnti_put_string(&f, "  left ");
+    nnti_put_time(&f, p->seconds_left);
+    nnti_text_end(&f);
+    nnti_format(figure[2], sizeof figure[2], "  %I images/s", (int64_t)(p->samples_per_second + 0.5));
+    for (;;) {
+        used = 8 + 3;                       /* "  3/15  [" and "]" and the last column, where some terminals wrap */
+        for (i = 0; i < shown; i++) used += (int)strlen(figure[i]);
+        if (shown == 0 || width - used >= 4) break;
+        shown--;
+    }
+    bar = nnti_max(0, nnti_min(40, width - used));
+    nnti_put(t, "\r%3d/%-3d [%s", p->epoch + 1, p->epochs, colours ? "\033[32m" : "");
+    for (i = 0; i < bar; i++) nnti_put_char(t, p->batch * bar >= (int64_t)(i + 1) * p->batches ? '=' : ' ');
+    nnti_put(t, "%s]", colours ? "\033[0m" : "");
+    for (i = 0; i < shown; i++) nnti_put_string(t, figure[i]);
+    nnti_put_string(t, "\033[K");           /* what a longer line left */
+}
+static void nnti_put_epoch_line(nnti_text *t, const nnt_progress_info *p)
+{
+    nnti_put(t, "%3d/%d  loss ", p->epoch + 1, p->epochs);
+    nnti_put_fixed(t, p->loss, 4);
+    nnti_put_string(t, "  accuracy ");
+    nnti_put_fixed(t, 100.0 * p->accuracy, 2);
+    nnti_put_string(t, " %");
+    if (p->has_validation) {
+        nnti_put_string(t, "  validation loss ");
+        nnti_put_fixed(t, p->validation.loss, 4);
+        nnti_put_string(t, "  accuracy ");
+        nnti_put_fixed(t, 100.0 * p->validation.accuracy, 2);
+        nnti_put_string(t, " %");
+    }
+    nnti_put(t, "  %I images/s  ", (int64_t)(p->samples_per_second + 0.5));
+    nnti_put_time(t, p->seconds);
+    nnti_put_char(t, '\n');
+}
 NNT_API int nnt_progress(void *user, nnt_net *net, const nnt_progress_info *p)
 {
-    char line[256];
+    char line[320];
     nnti_text t = nnti_text_begin(line, sizeof line);
-    int terminal = nnti_stderr_is_terminal(), i;
-    (void)user; (void)net;
+    int width;
+    (void)user;
     if (!p) return 0;
-    if (p->event == NNT_EVENT_STEP) {
-        /* about 200 refreshes an epoch, always the last */
-        int64_t every = nnti_max64(1, p->batches / 200);
-        if (!terminal || (p->batch % every && p->batch != p->batches)) return 0;
-        nnti_put(&t, "\r%3d/%d [", p->epoch + 1, p->epochs);
-        for (i = 0; i < 24; i++) nnti_put_char(&t, p->batch * 24 >= (int64_t)(i + 1) * p->batches ? '=' : ' ');
-        nnti_put(&t, "] %5I images/s  loss ", (int64_t)(p->samples_per_second + 0.5));
-        nnti_put_fixed(&t, p->loss_mean, 4);
-        nnti_put_string(&t, "  left ");
-        nnti_put_time(&t, p->seconds_left);
-        nnti_put_string(&t, "  ");
+    if (p->event == NNT_EVENT_STEP) {       /* ten times a second at most, and the last one of an epoch */
+        double now = nnti_seconds();
+        if (net && now - net->drawn < 0.1 && p->batch != p->batches) return 0;
+        width = nnti_terminal_width();
+        if (!width) return 0;
+        if (net) net->drawn = now;
+        nnti_put_bar(&t, p, width, nnti_terminal_colours());
     } else {
-        if (terminal) nnti_put_string(&t, "\r\033[K");
-        nnti_put(&t, "%3d/%d  loss ", p->epoch + 1, p->epochs);
-        nnti_put_fixed(&t, p->loss, 4);
-        nnti_put_string(&t, "  accuracy ");
-        nnti_put_fixed(&t, 100.0 * p->accuracy, 2);
-        nnti_put_string(&t, " %");
-        if (p->has_validation) {
-            nnti_put_string(&t, "  validation loss ");
-            nnti_put_fixed(&t, p->validation.loss, 4);
-            nnti_put_string(&t, "  accuracy ");
-            nnti_put_fixed(&t, 100.0 * p->validation.accuracy, 2);
-            nnti_put_string(&t, " %");
-        }
-        nnti_put(&t, "  %I images/s  ", (int64_t)(p->samples_per_second + 0.5));
-        nnti_put_time(&t, p->seconds);
-        nnti_put_char(&t, '\n');
+        if (nnti_terminal_width()) nnti_put_string(&t, "\r\033[K");
+        nnti_put_epoch_line(&t, p);
     }
     nnti_text_end(&t);
-    fputs(line, stderr);
+    fputs(line, stderr);                    /* one call a line: nothing flickers */
     fflush(stderr);
     return 0;
 }
@@ -22683,6 +22867,644 @@ NNT_API nnt_result nnt_profile_trace(nnt_net *net, const char *path)
     nnti_profile_switch(net, 0);            /* the events have to stand still while they are written */
     r = nnti_write_text(net, "nnt_profile_trace", path, nnti_put_trace, net);
     nnti_profile_switch(net, on);
+    return r;
+}
+#endif
+
+/* ============================================================================
+   >>history    What a run was: steps and epochs as CSV, TensorBoard events, and one page for people
+   Reads what >>fit wrote down. The page asks for nothing from elsewhere: pictures are PNGs inside of it.
+   ============================================================================ */
+
+NNT_API const nnt_step_record *nnt_step_history(const nnt_net *net, int *count)
+{
+    if (count) *count = net ? net->trace.count : 0;
+    return net ? net->trace.at : NULL;
+}
+
+#ifndef NNT_NO_STDIO
+static nnt_result nnti_history_needed(nnt_net *net, const char *where, const char *path)
+{
+    if (!net) return NNT_ERR_ARGUMENT;
+    if (!path) return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "%s: path is NULL", where);
+    if (!net->trace.count && !net->history_count) return nnti_set_error(&net->error, NNT_ERR_STATE, "%s: there is no history; call nnt_fit first", where);
+    return NNT_OK;
+}
+
+/* ---- CSV */
+
+static void nnti_put_csv(nnti_text *t, void *subject)
+{
+    const nnt_net *net = (const nnt_net *)subject;
+    int i;
+    nnti_put_string(t, "kind,epoch,step,seconds,loss,accuracy,validation_loss,validation_accuracy,learning_rate,samples_per_second,wait_share,process_bytes\n");
+    for (i = 0; i < net->trace.count; i++) {
+        const nnt_step_record *r = &net->trace.at[i];
+        nnti_put(t, "step,,%I,%g,%g,%g,,,%g,%g,%g,%g\n", r->step, r->seconds, (double)r->loss, (double)r->accuracy, (double)r->lr,
+                 (double)r->samples_per_second, (double)r->wait_share, r->process_bytes);
+    }
+    for (i = 0; i < net->history_count; i++) {
+        const nnt_progress_info *p = &net->history[i];
+        nnti_put(t, "epoch,%d,%I,%g,%g,%g,", p->epoch + 1, p->step, p->seconds, p->loss, p->accuracy);
+        if (p->has_validation) nnti_put(t, "%g,%g", p->validation.loss, p->validation.accuracy);
+        else nnti_put_char(t, ',');
+        nnti_put(t, ",%g,%g,%g,\n", (double)p->lr, p->samples_per_second, p->seconds > 0 ? p->wait_seconds / p->seconds : 0);
+    }
+}
+NNT_API nnt_result nnt_history_csv(nnt_net *net, const char *path)
+{
+    nnt_result r = nnti_history_needed(net, "nnt_history_csv", path);
+    return r ? r : nnti_write_text(net, "nnt_history_csv", path, nnti_put_csv, net);
+}
+
+/* ---- TensorBoard: TFRecords of Event messages (tensorflow/core/util/event.proto), numbers little-endian */
+
+static void nnti_put_bits(nnti_text *t, uint64_t v, int bytes)
+{
+    int i;
+    for (i = 0; i < bytes; i++) nnti_put_char(t, (char)(unsigned char)(v >> 8 * i & 255u));
+}
+static void nnti_put_varint(nnti_text *t, uint64_t v)
+{
+    for (; v >= 128; v >>= 7) nnti_put_char(t, (char)(unsigned char)(128u | (v & 127u)));
+    nnti_put_char(t, (char)v);
+}
+/* CRC-32C, rotated and offset as TFRecords have it. */
+static uint32_t nnti_record_crc(const char *p, size_t n)
+{
+    uint32_t c = 0xffffffffu;
+    size_t i;
+    int k;
+    for (i = 0; i < n; i++) {
+        c ^= (unsigned char)p[i];
+        for (k = 0; k < 8; k++) c = c >> 1 ^ (0x82F63B78u & (0u - (c & 1u)));
+    }
+    c = ~c;
+    return (c >> 15 | c << 17) + 0xa282ead8u;
+}
+static void nnti_put_record(nnti_text *t, const char *data, size_t length)
+{
+    char head[8];
+    nnti_text h = nnti_text_begin(head, sizeof head + 1);
+    size_t i;
+    nnti_put_bits(&h, length, 8);
+    for (i = 0; i < 8; i++) nnti_put_char(t, head[i]);
+    nnti_put_bits(t, nnti_record_crc(head, 8), 4);
+    for (i = 0; i < length; i++) nnti_put_char(t, data[i]);
+    nnti_put_bits(t, nnti_record_crc(data, length), 4);
+}
+/* An event's time and step. */
+static void nnti_begin_event(nnti_text *e, double wall, int64_t step)
+{
+    uint64_t bits;
+    memcpy(&bits, &wall, 8);
+    nnti_put_char(e, 0x09);                 /* wall_time: double */
+    nnti_put_bits(e, bits, 8);
+    nnti_put_char(e, 0x10);                 /* step: int64 */
+    nnti_put_varint(e, (uint64_t)step);
+}
+static void nnti_put_scalar(nnti_text *t, double wall, int64_t step, const char *tag, double value)
+{
+    char event[160];
+    nnti_text e = nnti_text_begin(event, sizeof event);
+    size_t n = strlen(tag);                 /* below 100: all lengths are one byte */
+    nnti_begin_event(&e, wall, step);
+    nnti_put_char(&e, 0x2A);                /* summary */
+    nnti_put_varint(&e, n + 9);
+    nnti_put_char(&e, 0x0A);                /*   value */
+    nnti_put_varint(&e, n + 7);
+    nnti_put_char(&e, 0x0A);                /*     tag */
+    nnti_put_varint(&e, n);
+    nnti_put_string(&e, tag);
+    nnti_put_char(&e, 0x15);                /*     simple_value: float */
+    nnti_put_bits(&e, nnti_float_bits((float)value), 4);
+    nnti_put_record(t, event, e.length);
+}
+typedef struct nnti_events_file { const nnt_net *net; double begun; } nnti_events_file;     /* begun: of the run, in seconds since 1970 */
+
+static void nnti_put_events(nnti_text *t, void *subject)
+{
+    const nnti_events_file *f = (const nnti_events_file *)subject;
+    const nnt_net *net = f->net;
+    char event[64];
+    nnti_text e = nnti_text_begin(event, sizeof event);
+    int i;
+    nnti_begin_event(&e, f->begun, 0);
+    nnti_put_char(&e, 0x1A);                /* file_version */
+    nnti_put_varint(&e, strlen("brain.Event:2"));
+    nnti_put_string(&e, "brain.Event:2");
+    nnti_put_record(t, event, e.length);
+    for (i = 0; i < net->trace.count; i++) {
+        const nnt_step_record *r = &net->trace.at[i];
+        double wall = f->begun + r->seconds;
+        nnti_put_scalar(t, wall, r->step, "train/loss", (double)r->loss);
+        nnti_put_scalar(t, wall, r->step, "train/accuracy", (double)r->accuracy);
+        nnti_put_scalar(t, wall, r->step, "learning_rate", (double)r->lr);
+        nnti_put_scalar(t, wall, r->step, "speed/samples_per_second", (double)r->samples_per_second);
+        nnti_put_scalar(t, wall, r->step, "speed/wait_share", (double)r->wait_share);
+        nnti_put_scalar(t, wall, r->step, "memory/process_bytes", r->process_bytes);
+    }
+    for (i = 0; i < net->history_count; i++) {
+        const nnt_progress_info *p = &net->history[i];
+        double wall = f->begun + p->seconds;
+        nnti_put_scalar(t, wall, p->step, "epoch/loss", p->loss);
+        nnti_put_scalar(t, wall, p->step, "epoch/accuracy", p->accuracy);
+        if (!p->has_validation) continue;
+        nnti_put_scalar(t, wall, p->step, "validation/loss", p->validation.loss);
+        nnti_put_scalar(t, wall, p->step, "validation/accuracy", p->validation.accuracy);
+    }
+}
+NNT_API nnt_result nnt_history_tensorboard(nnt_net *net, const char *folder)
+{
+    nnti_events_file f;
+    size_t cap;
+    char *path;
+    nnt_result r = nnti_history_needed(net, "nnt_history_tensorboard", folder);
+    if (r) return r;
+    cap = strlen(folder) + 64;
+    path = (char *)nnti_alloc(&net->a, cap);
+    if (!path) return nnti_set_error(&net->error, NNT_ERR_MEMORY, "nnt_history_tensorboard: out of memory");
+    f.net = net;
+    f.begun = (double)time(NULL) - (nnti_seconds() - net->fit.start);
+    nnti_format(path, cap, "%s/events.out.tfevents.%I.nntrain", folder, (int64_t)f.begun);
+    r = nnti_write_text(net, "nnt_history_tensorboard", path, nnti_put_events, &f);
+    nnti_free(&net->a, path, cap);
+    return r;
+}
+
+/* ---- pictures inside of a page: PNG, not compressed, in base64 */
+
+typedef struct nnti_base64 { nnti_text *t; uint32_t bits; int bytes; } nnti_base64;
+
+static void nnti_base64_put(nnti_base64 *b, unsigned char c)
+{
+    static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    int i;
+    b->bits = b->bits << 8 | c;
+    if (++b->bytes < 3) return;
+    for (i = 18; i >= 0; i -= 6) nnti_put_char(b->t, digit[b->bits >> i & 63u]);
+    b->bits = 0;
+    b->bytes = 0;
+}
+static void nnti_base64_end(nnti_base64 *b)
+{
+    int missing = (3 - b->bytes) % 3, i;
+    if (!missing) return;
+    for (i = 0; i < missing; i++) nnti_base64_put(b, 0);
+    b->t->length -= (size_t)missing;
+    for (i = 0; i < missing; i++) nnti_put_char(b->t, '=');
+}
+typedef struct nnti_inline { nnti_base64 out; uint32_t crc, a, b; } nnti_inline;
+
+static void nnti_inline_byte(nnti_inline *p, unsigned char c)
+{
+    int k;
+    p->crc ^= c;
+    for (k = 0; k < 8; k++) p->crc = p->crc >> 1 ^ (0xEDB88320u & (0u - (p->crc & 1u)));
+    nnti_base64_put(&p->out, c);
+}
+static void nnti_inline_word(nnti_inline *p, uint32_t v)
+{
+    int i;
+    for (i = 24; i >= 0; i -= 8) nnti_inline_byte(p, (unsigned char)(v >> i & 255u));
+}
+static void nnti_inline_chunk(nnti_inline *p, const char *kind, uint32_t length)
+{
+    nnti_inline_word(p, length);
+    p->crc = 0xffffffffu;
+    for (; *kind; kind++) nnti_inline_byte(p, (unsigned char)*kind);
+}
+static void nnti_inline_end(nnti_inline *p) { nnti_inline_word(p, ~p->crc); }
+static void nnti_inline_data(nnti_inline *p, unsigned char c)         /* with Adler-32 */
+{
+    p->a = (p->a + c) % 65521u;
+    p->b = (p->b + p->a) % 65521u;
+    nnti_inline_byte(p, c);
+}
+/* src="..." of pixels[height][width][channels], channels 1 or 3; a row has to fit a stored block of 65535 bytes. */
+static void nnti_put_inline_png(nnti_text *t, const unsigned char *pixels, int width, int height, int channels)
+{
+    static const unsigned char signature[8] = { 137, 80, 78, 71, 13, 10, 26, 10 };
+    uint32_t row = (uint32_t)(width * channels) + 1, i, k;
+    nnti_inline p;
+    memset(&p, 0, sizeof p);
+    p.out.t = t;
+    p.a = 1;
+    nnti_put_string(t, "src=\"data:image/png;base64,");
+    for (i = 0; i < 8; i++) nnti_inline_byte(&p, signature[i]);
+    nnti_inline_chunk(&p, "IHDR", 13);
+    nnti_inline_word(&p, (uint32_t)width);
+    nnti_inline_word(&p, (uint32_t)height);
+    nnti_inline_byte(&p, 8);
+    nnti_inline_byte(&p, channels == 3 ? 2 : 0);
+    for (i = 0; i < 3; i++) nnti_inline_byte(&p, 0);
+    nnti_inline_end(&p);
+    nnti_inline_chunk(&p, "IDAT", 2 + (5 + row) * (uint32_t)height + 4);
+    nnti_inline_byte(&p, 0x78);
+    nnti_inline_byte(&p, 0x01);
+    for (i = 0; i < (uint32_t)height; i++) {            /* a stored block a row */
+        nnti_inline_byte(&p, i + 1 == (uint32_t)height);
+        nnti_inline_byte(&p, (unsigned char)(row & 255u));
+        nnti_inline_byte(&p, (unsigned char)(row >> 8));
+        nnti_inline_byte(&p, (unsigned char)(~row & 255u));
+        nnti_inline_byte(&p, (unsigned char)(~row >> 8 & 255u));
+        nnti_inline_data(&p, 0);
+        for (k = 0; k + 1 < row; k++) nnti_inline_data(&p, pixels[i * (row - 1) + k]);
+    }
+    nnti_inline_word(&p, p.b << 16 | p.a);
+    nnti_inline_end(&p);
+    nnti_inline_chunk(&p, "IEND", 0);
+    nnti_inline_end(&p);
+    nnti_base64_end(&p.out);
+    nnti_put_char(t, '"');
+}
+
+/* ---- what the page shows of the data */
+
+enum { NNTI_WRONG = 24, NNTI_WRONG_SIDE = 96, NNTI_CONFUSION_MAX = 30, NNTI_FILTERS = 64, NNTI_FILTER_ROW = 16 };
+
+typedef struct nnti_wrong { int label, answer; double share; int64_t index; } nnti_wrong;
+
+typedef struct nnti_page_of {
+    nnt_net *net;
+    nnt_report_desc d;
+    int      classes, channels, width, height, every;   /* of the pictures shown: each every-th pixel */
+    int64_t *confusion;
+    int64_t  samples, right;
+    nnti_wrong wrong[NNTI_WRONG];
+    int      wrong_count;
+    unsigned char *pixels;                  /* of the wrong ones */
+    size_t   pixel_bytes;
+    float   *filters;                       /* of the first convolution */
+    const nnti_param *filter;
+    nnti_flame flame;
+    int      has_flame;
+} nnti_page_of;
+
+/* A sample as bytes, its smallest value black and its largest white: normalised data have no other scale. */
+static void nnti_page_pixels(const nnti_page_of *p, const float *x, unsigned char *to)
+{
+    const nnti_node *in = &p->net->nodes[p->net->input];
+    int64_t plane = (int64_t)in->shape[1] * in->shape[2], i, all = plane * p->channels;
+    float low = x[0], high = x[0];
+    int row, col, c;
+    for (i = 1; i < all; i++) {
+        if (x[i] < low) low = x[i];
+        if (x[i] > high) high = x[i];
+    }
+    for (row = 0; row < p->height; row++)
+        for (col = 0; col < p->width; col++)
+            for (c = 0; c < p->channels; c++) {
+                float v = x[c * plane + (int64_t)row * p->every * in->shape[2] + (int64_t)col * p->every];
+                *to++ = (unsigned char)(high > low ? 255.0f * ((v - low) / (high - low)) + 0.5f : 0.0f);
+            }
+}
+static double nnti_share_of(const float *logits, int classes, int answer)
+{
+    double sum = 0;
+    int i;
+    for (i = 0; i < classes; i++) sum += exp((double)logits[i] - (double)logits[answer]);
+    return 1.0 / sum;
+}
+static void nnti_page_count(nnti_page_of *p, const nnt_batch *b, const float *logits)
+{
+    int64_t volume = nnti_node_volume(p->net, p->net->input);
+    int i;
+    for (i = 0; i < b->count; i++) {
+        const float *row = logits + (int64_t)i * p->classes;
+        int label = b->labels[i], answer = nnti_largest(row, p->classes);
+        if (label < 0 || label >= p->classes) continue;
+        p->samples++;
+        p->right += label == answer;
+        p->confusion[(int64_t)label * p->classes + answer]++;
+        if (label == answer || p->wrong_count == NNTI_WRONG || !p->pixels) continue;
+        nnti_page_pixels(p, b->x + i * volume, p->pixels + (size_t)p->wrong_count * (p->pixel_bytes / NNTI_WRONG));
+        p->wrong[p->wrong_count].label = label;
+        p->wrong[p->wrong_count].answer = answer;
+        p->wrong[p->wrong_count].share = nnti_share_of(row, p->classes, answer);
+        p->wrong[p->wrong_count++].index = b->indices ? b->indices[i] : i;
+    }
+}
+/* One epoch of d.data: confusions and the first pictures that are answered wrongly. */
+static nnt_result nnti_page_scan(nnti_page_of *p)
+{
+    nnt_net *net = p->net;
+    const nnti_node *in = &net->nodes[net->input];
+    nnt_loader *l = p->d.data;
+    size_t bytes;
+    float *logits;
+    nnt_batch b;
+    nnt_result r;
+    if (!l || net->loss_node < 0 || net->nodes[net->loss_node].kind != NNTI_NODE_CROSS_ENTROPY) return NNT_OK;
+    r = nnti_check_loader(net, l, "nnt_report_html");
+    if (r) return r;
+    p->classes = net->nodes[net->output_node].shape[0];
+    p->channels = in->shape[0] == 3 ? 3 : 1;
+    p->every = nnti_max(1, (nnti_max(in->shape[1], in->shape[2]) + NNTI_WRONG_SIDE - 1) / NNTI_WRONG_SIDE);
+    p->height = in->shape[1] / p->every;
+    p->width = in->shape[2] / p->every;
+    p->pixel_bytes = (size_t)NNTI_WRONG * (size_t)(p->width * p->height * p->channels);
+    if (p->width > 1 && p->height > 1) p->pixels = (unsigned char *)nnti_alloc(&net->a, p->pixel_bytes);
+    p->confusion = (int64_t *)nnti_zalloc(&net->a, (size_t)p->classes * (size_t)p->classes, sizeof *p->confusion);
+    bytes = (size_t)nnti_loader_batch_size(l) * (size_t)p->classes * sizeof *logits;
+    logits = (float *)nnti_alloc(&net->a, bytes);
+    if (!p->confusion || !logits) r = nnti_set_error(&net->error, NNT_ERR_MEMORY, "nnt_report_html: out of memory");
+    if (!r) r = nnt_loader_rewind(l, nnt_loader_epoch(l));
+    while (!r) {
+        r = nnt_loader_next(l, &b);
+        if (r) { r = nnti_loader_failed(net, l, "nnt_report_html"); break; }
+        if (!b.count) break;
+        if (!b.labels) { r = nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "nnt_report_html: the data have no labels"); break; }
+        r = nnt_predict(net, b.x, b.count, logits);
+        if (!r) nnti_page_count(p, &b, logits);
+    }
+    nnti_free(&net->a, logits, bytes);
+    return r;
+}
+/* Weights of the first convolution, if they make pictures. */
+static nnt_result nnti_page_filters(nnti_page_of *p)
+{
+    nnt_net *net = p->net;
+    int i;
+    nnt_result r;
+    for (i = 0; i < net->node_count && net->nodes[i].kind != NNTI_NODE_CONV; i++) { }
+    if (i == net->node_count || net->params[net->nodes[i].weight].size[2] < 3) return NNT_OK;
+    p->filter = &net->params[net->nodes[i].weight];
+    p->filters = (float *)nnti_alloc(&net->a, (size_t)p->filter->count * sizeof *p->filters);
+    if (!p->filters) return nnti_set_error(&net->error, NNT_ERR_MEMORY, "nnt_report_html: out of memory");
+    r = net->on->backend->download(net->on->device, p->filters, net->memory + p->filter->offset, (size_t)p->filter->count * sizeof *p->filters);
+    return r ? nnti_device_failed(net, net->on, r, "nnt_report_html") : NNT_OK;
+}
+
+/* ---- the page */
+
+static const char nnti_page_style[] =
+    ":root{--b:#fff;--t:#1d1d1f;--m:#6b6b70;--l:#d9d9de;--c:#f5f5f7;--1:#1f6fb2;--2:#c8641b;--3:#2b8a4b}"
+    "@media(prefers-color-scheme:dark){:root{--b:#161618;--t:#e8e8ea;--m:#9a9aa0;--l:#3a3a3e;--c:#202023;--1:#6db3f2;--2:#f2a25c;--3:#6fcf8f}}"
+    "*{box-sizing:border-box}body{margin:0;padding:16px;background:var(--b);color:var(--t);font:15px/1.45 system-ui,sans-serif}"
+    "main{max-width:1200px;margin:0 auto}h1{font-size:24px;margin:0 0 4px}h2{font-size:17px;margin:28px 0 8px}p{margin:0 0 8px;color:var(--m)}"
+    ".g{display:grid;gap:16px;grid-template-columns:repeat(auto-fit,minmax(min(100%,420px),1fr))}"
+    "figure{margin:0;padding:12px;background:var(--c);border-radius:8px;min-width:0}figcaption{font-weight:600;margin-bottom:6px}"
+    "svg.k{display:block;width:100%;height:auto;font-size:12px}svg.k text{fill:var(--m)}svg.k .a{stroke:var(--l)}svg.k path{fill:none;stroke-width:1.8}"
+    "svg.k circle{stroke:none}.s1{stroke:var(--1);fill:var(--1)}.s2{stroke:var(--2);fill:var(--2)}.s3{stroke:var(--3);fill:var(--3)}"
+    ".thin{opacity:.45;stroke-width:1!important}.w{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:13px}"
+    "th,td{padding:3px 7px;text-align:right;white-space:nowrap}th{font-weight:600;color:var(--m)}td.d{outline:1px solid var(--l)}"
+    ".p{display:flex;flex-wrap:wrap;gap:12px}.p figure{padding:6px;width:112px;font-size:12px}.p img{width:100%;image-rendering:pixelated;display:block}"
+    "@media(max-width:500px){svg.k{font-size:18px}}"
+    ".f img{width:100%;max-width:640px;image-rendering:pixelated;display:block}.v svg{max-width:100%;height:auto;border-radius:8px}";
+
+static void nnti_put_class(nnti_text *t, const nnti_page_of *p, int label)
+{
+    char key[32];
+    const char *name = p->d.data ? nnt_dataset_class_name(nnt_loader_dataset(p->d.data), label) : NULL;
+    nnti_format(key, sizeof key, "class.%d", label);
+    if (p->d.classes) name = p->d.classes[label];
+    if (!name) name = nnt_metadata(p->net, key);
+    if (name) nnti_put_xml_text(t, name);
+    else nnti_put_int(t, label);
+}
+/* A line of a chart: a column of the steps or of the epochs. */
+typedef struct nnti_series { const char *name; int epochs, column, colour; } nnti_series;
+enum { NNTI_OF_LOSS, NNTI_OF_ACCURACY, NNTI_OF_VALIDATION_LOSS, NNTI_OF_VALIDATION_ACCURACY, NNTI_OF_LR, NNTI_OF_SPEED, NNTI_OF_WAIT, NNTI_OF_MEMORY };
+
+/* 0 when the record has no such figure. */
+static int nnti_series_point(const nnt_net *net, const nnti_series *s, int i, double *x, double *y)
+{
+    if (s->epochs) {
+        const nnt_progress_info *p = &net->history[i];
+        *x = (double)p->step;
+        *y = s->column == NNTI_OF_LOSS ? p->loss : s->column == NNTI_OF_ACCURACY ? 100.0 * p->accuracy
+           : s->column == NNTI_OF_VALIDATION_LOSS ? p->validation.loss : 100.0 * p->validation.accuracy;
+        if (s->column >= NNTI_OF_VALIDATION_LOSS && !p->has_validation) return 0;
+    } else {
+        const nnt_step_record *r = &net->trace.at[i];
+        *x = (double)r->step;
+        *y = s->column == NNTI_OF_LOSS ? (double)r->loss : s->column == NNTI_OF_ACCURACY ? 100.0 * (double)r->accuracy : s->column == NNTI_OF_LR ? (double)r->lr
+           : s->column == NNTI_OF_SPEED ? (double)r->samples_per_second : s->column == NNTI_OF_WAIT ? 100.0 * (double)r->wait_share : r->process_bytes / 1048576.0;
+    }
+    return nnti_finite_double(*y);
+}
+static int nnti_series_count(const nnt_net *net, const nnti_series *s) { return s->epochs ? net->history_count : net->trace.count; }
+
+typedef struct nnti_axes { double x0, x1, y0, y1; } nnti_axes;
+enum { NNTI_CHART_LEFT = 56, NNTI_CHART_TOP = 22, NNTI_CHART_WIDTH = 534, NNTI_CHART_HEIGHT = 180 };
+
+static double nnti_chart_x(const nnti_axes *a, double x) { return NNTI_CHART_LEFT + NNTI_CHART_WIDTH * ((x - a->x0) / (a->x1 - a->x0)); }
+static double nnti_chart_y(const nnti_axes *a, double y) { return NNTI_CHART_TOP + NNTI_CHART_HEIGHT * (1 - (y - a->y0) / (a->y1 - a->y0)); }
+
+static int nnti_chart_range(const nnt_net *net, const nnti_series *s, int count, nnti_axes *a)
+{
+    double x, y;
+    int k, i, points = 0;
+    for (k = 0; k < count; k++)
+        for (i = 0; i < nnti_series_count(net, &s[k]); i++) {
+            if (!nnti_series_point(net, &s[k], i, &x, &y)) continue;
+            if (!points++) { a->x0 = 0; a->x1 = x; a->y0 = a->y1 = y; }
+            if (x > a->x1) a->x1 = x;
+            if (y < a->y0) a->y0 = y;
+            if (y > a->y1) a->y1 = y;
+        }
+    if (!points) return 0;
+    if (!(a->x1 > a->x0)) a->x1 = a->x0 + 1;
+    if (!(a->y1 > a->y0)) { double room = a->y0 > 0 ? a->y0 : 1; a->y1 = a->y0 + 0.5 * room; a->y0 -= 0.5 * room; }
+    return 1;
+}
+static void nnti_put_line(nnti_text *t, const nnt_net *net, const nnti_series *s, const nnti_axes *a)
+{
+    double x, y;
+    int i, points = 0, count = nnti_series_count(net, s);
+    nnti_put(t, "<path class=\"s%d%s\" style=\"fill:none\" d=\"", s->colour, s->epochs ? "" : count > 60 ? " thin" : "");
+    for (i = 0; i < count; i++) {
+        if (!nnti_series_point(net, s, i, &x, &y)) continue;
+        nnti_put_char(t, points++ ? 'L' : 'M');
+        nnti_put_fixed(t, nnti_chart_x(a, x), 1);
+        nnti_put_char(t, ' ');
+        nnti_put_fixed(t, nnti_chart_y(a, y), 1);
+    }
+    nnti_put_string(t, "\"/>");
+    for (i = 0; i < count && s->epochs; i++)
+        if (nnti_series_point(net, s, i, &x, &y)) {
+            nnti_put(t, "<circle class=\"s%d\" r=\"3\" cx=\"%f\" cy=\"%f\"><title>step %I: %g</title></circle>", s->colour, nnti_chart_x(a, x), nnti_chart_y(a, y), (int64_t)x, y);
+        }
+    nnti_put_char(t, '\n');
+}
+static void nnti_put_chart(nnti_text *t, const nnt_net *net, const char *title, const nnti_series *s, int count)
+{
+    nnti_axes a;
+    int k, left = NNTI_CHART_LEFT;
+    if (!nnti_chart_range(net, s, count, &a)) return;
+    nnti_put(t, "<figure><figcaption>%s</figcaption><svg class=\"k\" viewBox=\"0 0 600 226\" role=\"img\" aria-label=\"%s\">\n", title, title);
+    for (k = 0; k < count && count > 1; k++) {
+        nnti_put(t, "<rect class=\"s%d\" x=\"%d\" y=\"4\" width=\"10\" height=\"10\"/><text x=\"%d\" y=\"13\">%s</text>", s[k].colour, left, left + 15, s[k].name);
+        left += 30 + 7 * (int)strlen(s[k].name);
+    }
+    for (k = 0; k <= 4; k++) {
+        double y = a.y0 + k * (a.y1 - a.y0) / 4, at = nnti_chart_y(&a, y), x = a.x0 + k * (a.x1 - a.x0) / 4;
+        nnti_put(t, "<line class=\"a\" x1=\"%d\" x2=\"590\" y1=\"%f\" y2=\"%f\"/><text text-anchor=\"end\" x=\"%d\" y=\"%f\">", (int)NNTI_CHART_LEFT, at, at, (int)NNTI_CHART_LEFT - 6, at + 4);
+        nnti_put_double(t, y, 3);
+        nnti_put(t, "</text><text text-anchor=\"%s\" x=\"%f\" y=\"220\">", k == 4 ? "end" : k ? "middle" : "start", nnti_chart_x(&a, x));
+        nnti_put_double(t, floor(x + 0.5), 4);
+        nnti_put_string(t, "</text>\n");
+    }
+    for (k = 0; k < count; k++) nnti_put_line(t, net, &s[k], &a);
+    nnti_put_string(t, "</svg></figure>\n");
+}
+static void nnti_put_charts(nnti_text *t, const nnt_net *net)
+{
+    static const nnti_series loss[] = { { "step", 0, NNTI_OF_LOSS, 1 }, { "epoch", 1, NNTI_OF_LOSS, 3 }, { "validation", 1, NNTI_OF_VALIDATION_LOSS, 2 } };
+    static const nnti_series accuracy[] = { { "step", 0, NNTI_OF_ACCURACY, 1 }, { "epoch", 1, NNTI_OF_ACCURACY, 3 }, { "validation", 1, NNTI_OF_VALIDATION_ACCURACY, 2 } };
+    static const nnti_series lr[] = { { "learning rate", 0, NNTI_OF_LR, 1 } };
+    static const nnti_series speed[] = { { "samples a second", 0, NNTI_OF_SPEED, 1 } };
+    static const nnti_series wait[] = { { "waited", 0, NNTI_OF_WAIT, 1 } };
+    static const nnti_series memory[] = { { "memory", 0, NNTI_OF_MEMORY, 1 } };
+    nnti_put_string(t, "<h2>Curves</h2><p>Over steps.</p><div class=\"g\">\n");
+    nnti_put_chart(t, net, "Loss", loss, 3);
+    nnti_put_chart(t, net, "Accuracy, %", accuracy, 3);
+    nnti_put_chart(t, net, "Learning rate", lr, 1);
+    nnti_put_chart(t, net, "Samples a second", speed, 1);
+    nnti_put_chart(t, net, "Waited for data, % of the time", wait, 1);
+    nnti_put_chart(t, net, "Memory of the process, MiB", memory, 1);
+    nnti_put_string(t, "</div>\n");
+}
+static void nnti_put_epochs(nnti_text *t, const nnt_net *net)
+{
+    int i;
+    if (!net->history_count) return;
+    nnti_put_string(t, "<h2>Epochs</h2><div class=\"w\"><table><tr><th>epoch</th><th>steps</th><th>loss</th><th>accuracy</th><th>validation loss</th><th>validation accuracy</th>"
+                       "<th>learning rate</th><th>samples/s</th><th>seconds</th></tr>\n");
+    for (i = 0; i < net->history_count; i++) {
+        const nnt_progress_info *p = &net->history[i];
+        nnti_put(t, "<tr><td>%d</td><td>%I</td><td>%g</td><td>%f %%</td>", p->epoch + 1, p->step, p->loss, 100.0 * p->accuracy);
+        if (p->has_validation) nnti_put(t, "<td>%g</td><td>%f %%</td>", p->validation.loss, 100.0 * p->validation.accuracy);
+        else nnti_put_string(t, "<td></td><td></td>");
+        nnti_put(t, "<td>%g</td><td>%I</td><td>%f</td></tr>\n", (double)p->lr, (int64_t)(p->samples_per_second + 0.5), p->seconds);
+    }
+    nnti_put_string(t, "</table></div>\n");
+}
+static void nnti_put_confusion(nnti_text *t, const nnti_page_of *p)
+{
+    int row, col;
+    if (!p->samples) return;
+    nnti_put(t, "<h2>Confusion</h2><p>%I of %I right, %f %%. Rows: what it is; columns: what the net says; last: share of the row that is right.</p>\n",
+             p->right, p->samples, 100.0 * (double)p->right / (double)p->samples);
+    if (p->classes > NNTI_CONFUSION_MAX) { nnti_put(t, "<p>%d classes are too many for a table.</p>\n", p->classes); return; }
+    nnti_put_string(t, "<div class=\"w\"><table><tr><th></th>");
+    for (col = 0; col < p->classes; col++) { nnti_put_string(t, "<th>"); nnti_put_class(t, p, col); nnti_put_string(t, "</th>"); }
+    nnti_put_string(t, "<th></th></tr>\n");
+    for (row = 0; row < p->classes; row++) {
+        const int64_t *count = p->confusion + (int64_t)row * p->classes;
+        int64_t all = 0;
+        for (col = 0; col < p->classes; col++) all += count[col];
+        nnti_put_string(t, "<tr><th>");
+        nnti_put_class(t, p, row);
+        nnti_put_string(t, "</th>");
+        for (col = 0; col < p->classes; col++) {
+            double share = all ? (double)count[col] / (double)all : 0;
+            nnti_put(t, "<td%s style=\"background:rgba(%s,%f)\">%I</td>", row == col ? " class=\"d\"" : "", row == col ? "43,138,75" : "200,60,30",
+                     row == col ? 0.55 * share : share > 0 ? nnti_max_double(0.03, 0.9 * sqrt(share)) : 0, count[col]);
+        }
+        nnti_put(t, "<td>%f %%</td></tr>\n", all ? 100.0 * (double)count[row] / (double)all : 0);
+    }
+    nnti_put_string(t, "</table></div>\n");
+}
+static void nnti_put_wrong(nnti_text *t, const nnti_page_of *p)
+{
+    int i;
+    if (!p->wrong_count) return;
+    nnti_put_string(t, "<h2>Answered wrongly</h2><p>The first ones; below: what it is, what the net says and how sure it is, the sample's number.</p><div class=\"p\">\n");
+    for (i = 0; i < p->wrong_count; i++) {
+        nnti_put_string(t, "<figure><img alt=\"\" ");
+        nnti_put_inline_png(t, p->pixels + (size_t)i * (p->pixel_bytes / NNTI_WRONG), p->width, p->height, p->channels);
+        nnti_put_string(t, "/><b>");
+        nnti_put_class(t, p, p->wrong[i].label);
+        nnti_put_string(t, "</b><br/>");
+        nnti_put_class(t, p, p->wrong[i].answer);
+        nnti_put(t, ", %d %%<br/>#%I</figure>\n", (int)(100.0 * p->wrong[i].share + 0.5), p->wrong[i].index);
+    }
+    nnti_put_string(t, "</div>\n");
+}
+/* Filters side by side with a line between: of 3 channels in colour, else of the first channel. 0 is grey. */
+static void nnti_put_filters(nnti_text *t, const nnti_page_of *p)
+{
+    const nnti_param *w = p->filter;
+    int count, rows, colour, high, wide, width, height, f, row, col, c;
+    size_t bytes;
+    unsigned char *pixels;
+    if (!w) return;
+    count = (int)nnti_min64(w->size[0], NNTI_FILTERS);
+    rows = (count + NNTI_FILTER_ROW - 1) / NNTI_FILTER_ROW;
+    colour = w->size[1] == 3 ? 3 : 1;
+    high = (int)w->size[2];
+    wide = (int)w->size[3];
+    width = nnti_min(count, NNTI_FILTER_ROW) * (wide + 1) - 1;
+    height = rows * (high + 1) - 1;
+    bytes = (size_t)(width * height * colour);
+    pixels = (unsigned char *)nnti_zalloc(&p->net->a, bytes, 1);
+    if (!pixels) return;                    /* a page without them is better than none */
+    for (f = 0; f < count; f++) {
+        const float *from = p->filters + (int64_t)f * w->size[1] * high * wide;
+        float most = 0;
+        for (c = 0; c < colour * high * wide; c++) most = fabsf(from[c]) > most ? fabsf(from[c]) : most;
+        for (row = 0; row < high; row++)
+            for (col = 0; col < wide; col++)
+                for (c = 0; c < colour; c++) {
+                    size_t at = (size_t)((f / NNTI_FILTER_ROW * (high + 1) + row) * width + f % NNTI_FILTER_ROW * (wide + 1) + col);
+                    pixels[at * (size_t)colour + (size_t)c] = (unsigned char)(128.0f + (most > 0 ? 127.0f * (from[(c * high + row) * wide + col] / most) : 0));
+                }
+    }
+    nnti_put(t, "<h2>Filters of the first layer</h2><p>%d of %I, each scaled to its own largest weight.</p><div class=\"f\"><img alt=\"filters\" ", count, w->size[0]);
+    nnti_put_inline_png(t, pixels, width, height, colour);
+    nnti_put_string(t, "/></div>\n");
+    nnti_free(&p->net->a, pixels, bytes);
+}
+static void nnti_put_page(nnti_text *t, void *subject)
+{
+    nnti_page_of *p = (nnti_page_of *)subject;
+    const nnt_net *net = p->net;
+    const char *title = p->d.title ? p->d.title : "Training report";
+    nnti_put_string(t, "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/><meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"/><title>");
+    nnti_put_xml_text(t, title);
+    nnti_put(t, "</title><style>%s", nnti_page_style);
+    nnti_put_string(t, "</style></head><body><main><h1>");
+    nnti_put_xml_text(t, title);
+    nnti_put(t, "</h1><p>%I steps of at most %d samples on %s, %s; arena %B</p>\n", net->steps, net->desc.batch, net->on->text,
+             net->desc.optimizer.kind == NNT_OPTIMIZER_SGD ? "sgd" : net->desc.optimizer.kind == NNT_OPTIMIZER_ADAM ? "adam" : "adamw", net->plan.memory.total);
+    nnti_put_charts(t, net);
+    nnti_put_epochs(t, net);
+    nnti_put_confusion(t, p);
+    nnti_put_wrong(t, p);
+    nnti_put_filters(t, p);
+    nnti_put_string(t, "<h2>Memory of a step</h2><div class=\"v\">\n");
+    nnti_plan_svg(t, p->net);
+    nnti_put_string(t, "</div>\n");
+    if (p->has_flame) {
+        nnti_put_string(t, "<h2>Profile</h2><div>\n");
+        nnti_put_flame(t, &p->flame);
+        nnti_put_string(t, "</div>\n");
+    }
+    nnti_put_string(t, "</main></body></html>\n");
+}
+NNT_API nnt_result nnt_report_html(nnt_net *net, const char *path, nnt_report_desc d)
+{
+    nnti_page_of *p;
+    nnt_result r = nnti_history_needed(net, "nnt_report_html", path);
+    if (r) return r;
+    p = (nnti_page_of *)nnti_zalloc(&net->a, 1, sizeof *p);
+    if (!p) return nnti_set_error(&net->error, NNT_ERR_MEMORY, "nnt_report_html: out of memory");
+    p->net = net;
+    p->d = d;
+    r = nnti_page_scan(p);
+    if (!r) r = nnti_page_filters(p);
+    if (!r && net->profile) {
+        p->has_flame = nnti_flame_open(&p->flame, net);
+        if (!p->has_flame) { nnti_flame_close(&p->flame); r = nnti_set_error(&net->error, NNT_ERR_MEMORY, "nnt_report_html: out of memory"); }
+    }
+    if (!r) r = nnti_write_text(net, "nnt_report_html", path, nnti_put_page, p);
+    if (p->has_flame) nnti_flame_close(&p->flame);
+    nnti_free(&net->a, p->filters, p->filter ? (size_t)p->filter->count * sizeof *p->filters : 0);
+    nnti_free(&net->a, p->pixels, p->pixel_bytes);
+    nnti_free(&net->a, p->confusion, (size_t)p->classes * (size_t)p->classes * sizeof *p->confusion);
+    nnti_free(&net->a, p, sizeof *p);
     return r;
 }
 #endif

@@ -35,7 +35,7 @@ static const char *const class_name[CLASSES] = {
 
 typedef struct options {
     const char *folder, *out, *device;
-    char snapshot[PATH];
+    char snapshot[PATH], report[PATH];
     int epochs, threads, batch, resume;
     float lr;
     unsigned seed;
@@ -175,6 +175,7 @@ static int run(const options *o, nnt_net *net, nnt_loader *train_loader, nnt_loa
 {
     int64_t confusion[CLASSES * CLASSES];
     nnt_metrics m = {0};
+    nnt_report_desc page = {0};
     const nnt_progress_info *history;
     int epochs;
 
@@ -195,6 +196,14 @@ static int run(const options *o, nnt_net *net, nnt_loader *train_loader, nnt_loa
     if (epochs > 0) printf("training time  %.1f s for %d epochs\n", history[epochs - 1].seconds, epochs);
     if (!reload_and_compare(o, test_loader, &m)) return 0;
     printf("peak memory    %.0f MiB\n", peak_mib());
+    page.title = "Fashion-MNIST";
+    page.data = test_loader;
+    page.classes = class_name;
+    if (nnt_report_html(net, o->report, page)) {
+        fprintf(stderr, "fashion_mnist: %s\n", nnt_error(net));
+        return 0;
+    }
+    printf("report         %s (for a browser)\n", o->report);
     printf("saved model    %s (reloaded into a fresh net: same accuracy)\n", o->out);
     return 1;
 }
@@ -218,12 +227,13 @@ static int parse(int argc, char **argv, options *o)
         i++;
     }
     snprintf(o->snapshot, sizeof o->snapshot, "%s.snapshot", o->out);
+    snprintf(o->report, sizeof o->report, "%s.html", o->out);
     return o->epochs > 0 && o->batch > 0 && strlen(o->folder) < PATH - 40 && strlen(o->out) < PATH - 40;
 }
 
 int main(int argc, char **argv)
 {
-    options o = { "/usr/share/datasets/fashion-mnist", "fashion_mnist.safetensors", "cpu", "", 5, 0, 64, 0, 1e-3f, 1 };
+    options o = { "/usr/share/datasets/fashion-mnist", "fashion_mnist.safetensors", "cpu", "", "", 5, 0, 64, 0, 1e-3f, 1 };
     nnt_dataset *train_set, *test_set;
     nnt_loader *train_loader, *test_loader;
     nnt_net *net;
