@@ -23289,8 +23289,8 @@ static int nnti_series_count(const nnt_net *net, const nnti_series *s) { return 
 typedef struct nnti_axes { double x0, x1, y0, y1; } nnti_axes;
 enum { NNTI_CHART_LEFT = 56, NNTI_CHART_TOP = 22, NNTI_CHART_WIDTH = 534, NNTI_CHART_HEIGHT = 180 };
 
-static double nnti_chart_x(const nnti_axes *a, double x) { return NNTI_CHART_LEFT + NNTI_CHART_WIDTH * ((x - a->x0) / (a->x1 - a->x0)); }
-static double nnti_chart_y(const nnti_axes *a, double y) { return NNTI_CHART_TOP + NNTI_CHART_HEIGHT * (1 - (y - a->y0) / (a->y1 - a->y0)); }
+static double nnti_chart_x(const nnti_axes *a, double x) { return (double)NNTI_CHART_LEFT + (double)NNTI_CHART_WIDTH * ((x - a->x0) / (a->x1 - a->x0)); }
+static double nnti_chart_y(const nnti_axes *a, double y) { return (double)NNTI_CHART_TOP + (double)NNTI_CHART_HEIGHT * (1 - (y - a->y0) / (a->y1 - a->y0)); }
 
 static int nnti_chart_range(const nnt_net *net, const nnti_series *s, int count, nnti_axes *a)
 {
