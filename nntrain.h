@@ -171,10 +171,10 @@
      global switches don't matter: a host that flips its textures doesn't flip these pictures.
 
    DEVICES
-     nnt_memory_info tells a device's memory. "cpu" computes; "null" counts ops and bytes and computes nothing, for tests and planning. "cuda", "cuda:1", ... are
+     "cpu" computes; "null" counts ops and bytes and computes nothing, for tests and planning. "cuda", "cuda:1", ... are
      there when nntrain_cuda.cu is compiled and linked with the program: nvcc program.c nntrain_cuda.cu -lcublas -lcublasLt.
      A device is a struct of functions (nnt_backend) that is given resolved ops; see there. What a device can't do is an
-     error at compile.
+     error at compile. nnt_memory_info tells how much memory a device has, and how much is taken.
 
    FILES
      Weights are safetensors, f32, under "layer.weight", "layer.bias", "layer.running_mean", "layer.running_var": name
@@ -893,8 +893,8 @@ typedef struct nnt_layer_health {
 
 /* Runs a step's ops one by one on a batch and looks at everything that they write; *count gets how many layers there are,
    rows at most cap of them. NNT_ERR_NOT_FINITE names the first value that is not finite, by layer and op. Afterwards all
-   is as before, but for gradients and nnt_last_loss, which are the batch's. Takes about twice nnt_memory.fixed on the host
-   meanwhile. nnt_step and nnt_fit look for the first such value by themselves when a loss is not finite. */
+   is as before, but for gradients and nnt_last_loss, which are the batch's. Takes about nnt_memory.fixed on the host
+   meanwhile. Of a net compiled with a loss, but no optimizer, it looks at the ops of nnt_evaluate. nnt_step and nnt_fit look for the first such value by themselves when a loss is not finite. */
 NNT_API nnt_result nnt_health(nnt_net *net, const nnt_batch *batch, nnt_layer_health *rows, int cap, int *count);
 /* The rows as a table, and what is odd about them in words. Writes and returns as nnt_summary. */
 NNT_API size_t nnt_health_text(const nnt_layer_health *rows, int count, char *text, size_t cap);
@@ -20345,6 +20345,7 @@ static int nnti_inspector_init(nnti_inspector *s, nnt_net *net, int rows)
     s->net = net;
     s->bytes = sizeof(nnt_loss);
     for (i = 0; i < net->plan.train_value_count; i++) if (net->plan.train_values[i].bytes > s->bytes) s->bytes = net->plan.train_values[i].bytes;
+    for (i = 0; i < net->plan.predict_value_count; i++) if (net->plan.predict_values[i].bytes > s->bytes) s->bytes = net->plan.predict_values[i].bytes;
     for (i = 0; i < net->param_count; i++)
         if ((size_t)net->params[i].count * sizeof(float) > s->bytes) s->bytes = (size_t)net->params[i].count * sizeof(float);
     s->buffer = (float *)nnti_alloc(&net->a, s->bytes);
@@ -20710,6 +20711,41 @@ NNT_API nnt_result nnt_backward(nnt_net *net, const nnt_batch *batch, float *los
     return r;
 }
 
+NNT_API nnt_loss nnt_last_loss(const nnt_net *net)
+{
+    nnt_loss none;
+    memset(&none, 0, sizeof none);
+    return net ? net->last_loss : none;
+}
+NNT_API int64_t nnt_steps(const nnt_net *net) { return net ? net->steps : 0; }
+NNT_API nnt_result nnt_set_learning_rate(nnt_net *net, float lr)
+{
+    nnt_result r;
+    if (!net) return NNT_ERR_ARGUMENT;
+    r = nnti_ready_to_train(net, "nnt_set_learning_rate");
+    if (r) return r;
+    if (!nnti_finite(lr) || lr < 0) return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "nnt_set_learning_rate: %g; it must be finite and not negative", (double)lr);
+    net->desc.optimizer.lr = lr;
+    return NNT_OK;
+}
+
+/* Evaluation form of `count` samples; with_loss: labels or targets are there and the loss is taken. */
+static nnt_result nnti_evaluate_samples(nnt_net *net, const nnt_batch *b, int first, int count, int with_loss, const char *where)
+{
+    const nnti_program *p = &net->plan.predict;
+    nnt_run run;
+    nnt_result r;
+    memset(&run, 0, sizeof run);
+    run.count = count;
+    if (with_loss) r = nnti_put_batch(net, 1, b, first, count, where);
+    else r = nnti_put_input(net, 1, b, first, count, where);
+    return r ? r : nnti_run_ops(net, p, 0, with_loss || p->loss_op < 0 ? p->count : p->loss_op, &run, where);
+}
+static nnt_result nnti_get_output(nnt_net *net, float *y, int count, const char *where)
+{
+    return nnti_download(net, 1, y, nnti_value_address(net, 1, net->plan.output), (size_t)(nnti_node_volume(net, net->output_node) * count) * sizeof(float), where);
+}
+
 /* ---- health */
 
 /* Adds the squares of `count` values on the device, or of their differences from `from`. */
@@ -20801,16 +20837,20 @@ static nnt_result nnti_health(nnt_net *net, const nnt_batch *batch, nnt_layer_he
 {
     nnti_inspector s;
     nnt_run run;
-    nnt_result r = nnti_ready_for_gradients(net, batch, "health");
+    nnt_result r = nnti_ready(net, "health");
+    if (!r) r = net->trains ? nnti_ready_for_gradients(net, batch, "health") : nnti_check_batch(net, batch, "health", 0);
     if (r) return r;
     if (!nnti_inspector_init(&s, net, 1)) r = nnti_set_error(&net->error, NNT_ERR_MEMORY, "health: out of memory");
     net->inspector = &s;
     if (!r) r = nnti_inspect_params(&s, "before the step", "health");
     if (!r) r = nnti_inspect_norms(&s, NNTI_NORM_WEIGHT, NULL);
-    if (!r) r = nnti_forward_backward(net, batch, "health", &run);
-    if (!r) r = nnti_inspect_norms(&s, NNTI_NORM_GRADIENT, NULL);
-    if (!r) r = nnti_inspect_update(&s, &run);
-    if (!r) r = nnti_scale_gradients(net, "health");
+    if (!r && !net->trains) r = nnti_evaluate_samples(net, batch, 0, batch->count, 1, "health");
+    if (!r && net->trains) {
+        r = nnti_forward_backward(net, batch, "health", &run);
+        if (!r) r = nnti_inspect_norms(&s, NNTI_NORM_GRADIENT, NULL);
+        if (!r) r = nnti_inspect_update(&s, &run);
+        if (!r) r = nnti_scale_gradients(net, "health");
+    }
     net->inspector = NULL;
     if (s.channels) *count = nnti_inspect_end(&s, rows, cap);
     nnti_inspector_free(&s);
@@ -20829,41 +20869,6 @@ NNT_API nnt_result nnt_health(nnt_net *net, const nnt_batch *batch, nnt_layer_he
     r = nnti_health(net, batch, rows, cap, count);
     net->recording = recording;
     return r;
-}
-
-NNT_API nnt_loss nnt_last_loss(const nnt_net *net)
-{
-    nnt_loss none;
-    memset(&none, 0, sizeof none);
-    return net ? net->last_loss : none;
-}
-NNT_API int64_t nnt_steps(const nnt_net *net) { return net ? net->steps : 0; }
-NNT_API nnt_result nnt_set_learning_rate(nnt_net *net, float lr)
-{
-    nnt_result r;
-    if (!net) return NNT_ERR_ARGUMENT;
-    r = nnti_ready_to_train(net, "nnt_set_learning_rate");
-    if (r) return r;
-    if (!nnti_finite(lr) || lr < 0) return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "nnt_set_learning_rate: %g; it must be finite and not negative", (double)lr);
-    net->desc.optimizer.lr = lr;
-    return NNT_OK;
-}
-
-/* Evaluation form of `count` samples; with_loss: labels or targets are there and the loss is taken. */
-static nnt_result nnti_evaluate_samples(nnt_net *net, const nnt_batch *b, int first, int count, int with_loss, const char *where)
-{
-    const nnti_program *p = &net->plan.predict;
-    nnt_run run;
-    nnt_result r;
-    memset(&run, 0, sizeof run);
-    run.count = count;
-    if (with_loss) r = nnti_put_batch(net, 1, b, first, count, where);
-    else r = nnti_put_input(net, 1, b, first, count, where);
-    return r ? r : nnti_run_ops(net, p, 0, with_loss || p->loss_op < 0 ? p->count : p->loss_op, &run, where);
-}
-static nnt_result nnti_get_output(nnt_net *net, float *y, int count, const char *where)
-{
-    return nnti_download(net, 1, y, nnti_value_address(net, 1, net->plan.output), (size_t)(nnti_node_volume(net, net->output_node) * count) * sizeof(float), where);
 }
 
 /* x: floats, or bytes when the net takes them. */

@@ -790,7 +790,7 @@ static void health_refuses_what_backward_refuses(void)
     nnt_free(net);
 }
 
-/* Every kind of op in some net. BN_EVAL is in predictions only. */
+/* Every kind of op in some net. */
 static nnt_node kinds_logits(nnt_net *net, int which)
 {
     nnt_noise_desc noise;
@@ -843,6 +843,13 @@ static nnt_result planting_run(void *device, const nnt_op *ops, int count, const
     }
     return NNT_OK;
 }
+static const char *first_layer(const nnt_net *net, const nnti_program *p, int kind, char name[NNTI_NAME_TEXT])
+{
+    int i;
+    for (i = 0; i < p->count; i++)
+        if (p->ops[i].kind == kind) return nnti_node_name(&net->nodes[p->ops[i].node - 1], name);
+    return NULL;
+}
 /* The name that the sentence has to have: the layer of the first op of that kind. */
 static void a_planted_nan_is_found_in_every_kind_of_op(void)
 {
@@ -865,12 +872,8 @@ static void a_planted_nan_is_found_in_every_kind_of_op(void)
         CHECKF(nnt_health(net, &b, NULL, 0, NULL) == NNT_OK, "net %d: %s", which, nnt_error(net));
         CHECK(nnt_step(net, &b, NULL) == NNT_OK);
         for (kind = 1; kind < NNT_OP_KINDS; kind++) {
-            const nnti_program *p = &net->plan.train;
-            const char *layer = NULL;
             char name[NNTI_NAME_TEXT];
-            int i;
-            for (i = 0; i < p->count && !layer; i++)
-                if (p->ops[i].kind == kind) layer = nnti_node_name(&net->nodes[p->ops[i].node - 1], name);
+            const char *layer = first_layer(net, &net->plan.train, kind, name);
             if (kind == NNT_OP_UPDATE || (kind == NNT_OP_GRAD_NORM && d.optimizer.clip_norm > 0)) layer = "";
             if (!layer) continue;
             planted_op = kind;
@@ -890,8 +893,25 @@ static void a_planted_nan_is_found_in_every_kind_of_op(void)
         CHECKF(nnt_health(net, &b, NULL, 0, NULL) == NNT_OK, "net %d, afterwards: %s", which, nnt_error(net));
         nnt_free(net);
     }
-    for (kind = 1; kind < NNT_OP_KINDS; kind++)
-        CHECKF(seen[kind] || kind == NNT_OP_BN_EVAL, "no net here has the op %s", nnti_op_names[kind]);
+    {                                                       /* batch norm's other form, without an optimizer */
+        nnt_net *net = nnt_new(NULL);
+        nnt_compile_desc d = usual(8);
+        nnt_batch b = batch_of(8);
+        nnt_layer_health rows[20];
+        int count;
+        d.optimizer.kind = NNT_OPTIMIZER_NONE;
+        CHECK(nnt_compile(net, nnt_cross_entropy(kinds_logits(net, 0)), d) == NNT_OK);
+        net->on->backend = &planting;
+        CHECKF(nnt_health(net, &b, rows, 20, &count) == NNT_OK, "%s", nnt_error(net));
+        CHECK(count > 6 && layer_of(rows, count, "conv_a") && layer_of(rows, count, "conv_a")->weight > 0 && layer_of(rows, count, "conv_a")->gradient <= 0);
+        planted_op = NNT_OP_BN_EVAL;
+        planted_left = 1;
+        CHECK(nnt_health(net, &b, NULL, 0, NULL) == NNT_ERR_NOT_FINITE);
+        CHECK_TEXT(nnt_error(net), "health: first non-finite value: output of 'bn_c' (bn_eval): nan at value 0 of sample 0, step 0");
+        seen[NNT_OP_BN_EVAL] = 1;
+        nnt_free(net);
+    }
+    for (kind = 1; kind < NNT_OP_KINDS; kind++) CHECKF(seen[kind], "no net here has the op %s", nnti_op_names[kind]);
 }
 static void a_loss_that_is_not_finite_says_where_it_began(void)
 {
