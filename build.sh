@@ -19,8 +19,14 @@ export LC_ALL
 
 warnings="-Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wcast-qual -Werror"
 warnings_c="$warnings -Wstrict-prototypes -Wc++-compat"
-asan="-O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all"
-tsan="-O1 -g -fno-omit-frame-pointer -fsanitize=thread"
+# The header takes its time to compile, above all with both sanitizers and optimisation; so each test has what it needs:
+# "busy" ones compute much and are optimised, "public" ones need no internals and share one object of the header.
+busy="conv elementwise plan pool_norm_loss schedule"
+public="cases errors golden naive"
+asan="-O1 -g1 -fno-omit-frame-pointer -fsanitize=address -fno-sanitize-recover=all"
+ubsan="-O1 -g1 -fsanitize=undefined -fno-sanitize-recover=all"
+both="-O0 -g1 -fsanitize=address,undefined -fno-sanitize-recover=all"
+tsan="-O1 -g1 -fno-omit-frame-pointer -fsanitize=thread"
 tsan_tests="threads train data seeing"    # where threads meet: pool, loader, profile
 
 # --- what this machine has ---------------------------------------------------------------------------------------
@@ -153,10 +159,27 @@ spread() {
 # --- unit, sanitize ----------------------------------------------------------------------------------------------
 
 compile_test() {        # program, source, flags
-    program=$1 source=$2
+    program=$1 source=$2 with=
     shift 2
+    object=$(dirname "$program")/nntrain.o
+    is_one_of "$(basename "$source" .c | sed 's/^test_//')" $public && [ -f "$object" ] && with="-DNNTI_IMPLEMENTED $object"
     $cc ${CFLAGS:-} -I. -Itests ${stb:+-DNNT_TEST_STB -I"$stb"} ${data:+-DNNT_TEST_FASHION="\"$data\""} \
-        -DNNT_TEST_TMP="\"$(dirname "$program")\"" "$@" "$source" -o "$program" -lm -pthread
+        -DNNT_TEST_TMP="\"$(dirname "$program")\"" "$@" "$source" $with -o "$program" -lm -pthread
+}
+is_one_of() {           # word, words
+    one=$1
+    shift
+    case " $* " in *" $one "*) true ;; *) false ;; esac
+}
+compile_header() {      # object, flags: the header once, as a program that includes stb_image has it
+    object=$1
+    shift
+    { [ -z "$stb" ] || echo '#define STB_IMAGE_IMPLEMENTATION
+#define STB_IMAGE_STATIC
+#include "stb_image.h"'
+      echo '#define NNTRAIN_IMPLEMENTATION
+#include "nntrain.h"'
+    } | $cc ${CFLAGS:-} -I. ${stb:+-I"$stb"} -w "$@" -x c -c - -o "$object"
 }
 
 # A test of the CUDA backend without CUDA: g++ compiles the .cu files as C++ against tests/cuda_on_cpu.h.
@@ -213,20 +236,30 @@ tests_named() {         # names of tests that have one of the words in them; all
 
 do_unit() {
     mkdir -p build/unit
+    rm -f build/unit/nntrain.o
+    [ $# -gt 0 ] || compile_header build/unit/nntrain.o -O2 || exit 1
     tests_named "$@" | sed 's/.*/unit & -O2 -Wall -Wextra/' | spread run_test || exit 1
 }
 
 # fuzz NAME: tests/NAME.c on its own mutations of a valid file
 fuzz() {
-    compile_test "build/asan/$1" "tests/$1.c" $asan -DFUZZ_MAIN >"build/asan/$1.txt" 2>&1 || { fail "build/asan/$1 (compiling)" "build/asan/$1.txt"; return 1; }
+    compile_test "build/asan/$1" "tests/$1.c" $both -DFUZZ_MAIN >"build/asan/$1.txt" 2>&1 || { fail "build/asan/$1 (compiling)" "build/asan/$1.txt"; return 1; }
     check "build/asan/$1 --random 3000" "build/asan/$1" --random 3000
 }
 works_with() { compiles "$cc" c "$1" && build/probe >/dev/null 2>&1; }
 
 do_sanitize() {
-    mkdir -p build/asan build/tsan
-    if works_with "$asan"; then
-        tests_named | sed "s/.*/asan & $asan/" | spread run_test || exit 1
+    mkdir -p build/asan build/ubsan build/tsan
+    if works_with "$asan" && works_with "$both"; then
+        compile_header build/asan/nntrain.o $asan || exit 1
+        for name in $(tests_named); do
+            kind=${name#test_}
+            if is_one_of "$kind" $busy; then
+                echo "asan $name $asan"
+                echo "ubsan $name $ubsan"
+            elif is_one_of "$kind" $public; then echo "asan $name $asan"
+            else echo "asan $name $both"; fi
+        done | spread run_test || exit 1
         (cd tests && ls fuzz_*.c) | sed 's/\.c$//' | spread fuzz || exit 1
     else
         skip "address and undefined sanitizers" "$cc can't run them here"
@@ -257,7 +290,7 @@ build_and_run() {       # program, compiler, flags and sources
 standard() {
     set -- $1
     case $2 in c) flags=$warnings_c ;; *) flags=$warnings ;; esac
-    check "$3 $1" "$1" -x "$2" -std="$3" $flags -O1 -I. -DIMPLEMENTATION -c tests/config/twice.c -o "build/config/twice_$1_$3.o"
+    check "$3 $1" "$1" -x "$2" -std="$3" $flags -fsyntax-only -I. -DIMPLEMENTATION tests/config/twice.c
 }
 
 # units NAME COMPILER-OF-FIRST COMPILER-OF-SECOND FLAGS: two translation units in one program.
@@ -269,8 +302,8 @@ link_units() {
     one=build/config/$1_1.o two=build/config/$1_2.o program=build/config/$1
     first=$2 second=$3
     shift 3
-    language_of "$first";  $first  -x $language "$@" -O1 -DNNTRAIN_IMPLEMENTATION -DSECOND_UNIT -I. -c tests/config/smoke.c -o "$one" || return 1
-    language_of "$second"; $second -x $language "$@" -O1 -I. -c tests/config/second.c -o "$two" || return 1
+    language_of "$first";  $first  -x $language "$@" -O0 -DNNTRAIN_IMPLEMENTATION -DSECOND_UNIT -I. -c tests/config/smoke.c -o "$one" || return 1
+    language_of "$second"; $second -x $language "$@" -O0 -I. -c tests/config/second.c -o "$two" || return 1
     "$second" "$one" "$two" -o "$program" -lm -pthread && "$program" "$program.safetensors"
 }
 language_of() { case $1 in *++*) language=c++ ;; *) language=c ;; esac; }
@@ -307,17 +340,18 @@ do_config() {
         done
     } | while read -r c language std; do compiles "$c" "$language" "-std=$std" && echo "$c $language $std"; done | spread standard || exit 1
 
-    {   for c in $c_compilers $cxx_compilers; do
+    {   for c in $c_compilers $cxx_compilers; do       # each optimised as it is; the first C compiler in all forms too
             language_of $c
-            base="$c -x $language $([ $language = c ] && echo "$warnings_c" || echo "$warnings") -O2 -DNNTRAIN_IMPLEMENTATION"
+            base="$c -x $language $([ $language = c ] && echo "$warnings_c" || echo "$warnings") -O1 -DNNTRAIN_IMPLEMENTATION"
             echo "plain_$c $base"
+            [ "$c" = "${c_compilers%% *}" ] || continue
             echo "no_simd_$c $base -DNNT_NO_SIMD"
             echo "no_threads_$c $base -DNNT_NO_THREADS"
             echo "no_stdio_$c $base -DNNT_NO_STDIO"
             echo "fast_math_$c $base -ffast-math"
             echo "hostile_macros_$c $base -include tests/config/hostile.h"
         done
-        echo "nothing_$cc $cc $warnings_c -O2 -DNNTRAIN_IMPLEMENTATION -DNNT_NO_SIMD -DNNT_NO_THREADS -DNNT_NO_STDIO"
+        echo "nothing_$cc $cc $warnings_c -O1 -DNNTRAIN_IMPLEMENTATION -DNNT_NO_SIMD -DNNT_NO_THREADS -DNNT_NO_STDIO"
     } | spread smoke || exit 1
 
     {   echo "two_units_c $cc $cc"
@@ -342,7 +376,11 @@ do_config() {
 
 # --- examples, and the snippets of README, docs and header -------------------------------------------------------
 
-build_example() { $cc ${CFLAGS:-} -O2 -Wall -Wextra -Werror -I. ${stb:+-I"$stb"} "examples/$1.c" -o "build/$1" -lm -pthread; }
+# As it stands, for warnings and errors; then as a program, with the header compiled once for all.
+build_example() {
+    $cc ${CFLAGS:-} -Wall -Wextra -Werror -fsyntax-only -I. ${stb:+-I"$stb"} "examples/$1.c" &&
+        $cc ${CFLAGS:-} -O2 -w -DNNTI_IMPLEMENTED -include tests/config/system.h -I. ${stb:+-I"$stb"} "examples/$1.c" build/nntrain.o -o "build/$1" -lm -pthread
+}
 example() {
     case $1 in *fashion*|diagnose) [ -n "$stb" ] || { skip "examples/$1.c" "no stb_image"; return; } ;; esac
     check "examples/$1.c compiles" build_example "$1"
@@ -371,6 +409,7 @@ monitor_shows_cards() {         # those of an NVML that the tests bring
 }
 
 do_examples() {
+    compile_header build/nntrain.o -O2 || exit 1
     (cd examples && ls *.c) | sed 's/\.c$//' | spread example || exit 1
     [ -z "$cxx" ] || (cd examples && ls *.c) | spread example_cxx || exit 1
     check "examples/mlp runs" build/mlp || finish
