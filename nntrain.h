@@ -3601,6 +3601,13 @@ static int nnti_line_runs(const nnti_lines *l, int64_t first, int count, nnti_la
     return runs;
 }
 
+/* Fetches what a tile will write while its sums are made. */
+NNTI_INLINE void nnti_prefetch_tile(const float *c, ptrdiff_t ldc, int rows, int width)
+{
+    int i, j;
+    for (i = 0; i < rows; i++) for (j = 0; j < width; j += 16) NNTI_PREFETCH_WRITE(c + i * ldc + j);
+}
+
 /* Plain C: what the others have to equal. */
 
 static void nnti_pack_rows_c(const nnti_pack_job *p)
@@ -4656,10 +4663,7 @@ static void nnti_panel_tile(const nnti_gemm *g, const nnti_panel *p, int row, in
     const int last = k0 + count == g->k;
     float *c = p->c + (first - row) * p->ldc;
     nnti_tile_end end;
-    int i, j;
-    if (p->direct && count > 64)        /* C is far away, and the sums take long enough to fetch it */
-        for (i = 0; i < rows; i++)
-            for (j = 0; j < p->width; j += 16) NNTI_PREFETCH_WRITE(c + i * p->ldc + j);
+    if (p->direct && count > 64) nnti_prefetch_tile(c, p->ldc, rows, p->width);
     end.row_bias = last && g->end.row_bias ? g->end.row_bias + first : NULL;
     end.col_bias = last && g->end.col_bias ? p->col_bias : NULL;
     end.mask = last && p->direct && g->end.mask ? g->end.mask + (c - g->c) : NULL;
@@ -4965,7 +4969,9 @@ NNTI_INLINE void nnti_strided_c(const int rows, int k, const float *a, ptrdiff_t
         for (r = 0; r < rows; r++) for (j = 0; j < 8; j++) s[r][j] += a[r * lda] * b[j];
     for (r = 0; r < rows; r++) for (j = 0; j < 8; j++) c[r * ldc + j] = add ? c[r * ldc + j] + s[r][j] : s[r][j];
 }
-/* In vectors. Rows are reached from every third one, so that all addresses stay in registers. */
+/* In vectors. Rows are reached from every third one, so that all addresses stay in registers. B, the weights, comes from
+   far away, and is asked for some hundred cycles ahead: processors' own prefetching stops at every page. */
+enum { NNTI_STRIDED_AHEAD = 1024 };
 #define NNTI_STRIDED_NEW(R) NNTI_V u##R = NNTI_SET(0), v##R = u##R, w##R = u##R;
 #define NNTI_STRIDED_ADD(R) \
     if (rows > R) { \
@@ -4990,6 +4996,8 @@ NNTI_INLINE void nnti_strided_c(const int rows, int k, const float *a, ptrdiff_t
         for (; k > 0; k--, p0++, p3++, p6++, p9++, p12++, b += NNTI_VECS * NNTI_W) { \
             const NNTI_V b0 = NNTI_LOAD(b), b1 = NNTI_LOAD(b + NNTI_W); \
             const NNTI_V b2 = NNTI_VECS > 2 ? NNTI_LOAD(b + 2 * NNTI_W) : b0; \
+            NNTI_PREFETCH(b + NNTI_STRIDED_AHEAD); \
+            if (NNTI_VECS * NNTI_W > 16) NNTI_PREFETCH(b + NNTI_STRIDED_AHEAD + 16); \
             ROWS(NNTI_STRIDED_ADD) \
             (void)b2; \
         } \
@@ -5310,9 +5318,10 @@ static void nnti_wino_multiply(const nnti_wino *t, const float *v, float *produc
                 length = nnti_min(NNTI_WINO_KC, channels - k);
                 for (i = 0; i < groups; i++) {
                     const int tile = count * i / groups, rows = count * (i + 1) / groups - tile;
-                    t->isa->strided[rows - 1](length, v + element * t->x.element + tile * t->x.row + k, t->x.row, w,
-                                              products + element * t->y.element + tile * t->y.row
-                                                  + (ptrdiff_t)(panel - panel0) * width, t->y.row, k > 0);
+                    float *to = products + element * t->y.element + tile * t->y.row + (ptrdiff_t)(panel - panel0) * width;
+                    nnti_prefetch_tile(to, t->y.row, rows, width);
+                    t->isa->strided[rows - 1](length, v + element * t->x.element + tile * t->x.row + k, t->x.row, w, to,
+                                              t->y.row, k > 0);
                 }
             }
 }
@@ -5497,9 +5506,10 @@ static void nnti_wino_sum_task(void *arg, int64_t element, int worker)
         for (i = 0; i < tiles; i++) {
             const int f = filters * i / tiles, rows = filters * (i + 1) / tiles - f;
             const ptrdiff_t c = (ptrdiff_t)panel * nnti_panel_width(t->gemm);
-            t->gemm->tiles[(t->gemm->vecs - 1) * t->gemm->rows + rows - 1](
-                t->count, y + f, t->table_y, x + c, t->table_x, t->sums + element * t->w_element + f * t->x.row + c,
-                t->x.row, &end);
+            float *to = t->sums + element * t->w_element + f * t->x.row + c;
+            nnti_prefetch_tile(to, t->x.row, rows, nnti_panel_width(t->gemm));
+            t->gemm->tiles[(t->gemm->vecs - 1) * t->gemm->rows + rows - 1](t->count, y + f, t->table_y, x + c, t->table_x, to,
+                                                                          t->x.row, &end);
         }
 }
 /* gw[f][all channels] from the sums. */
