@@ -89,14 +89,14 @@ static size_t fuzz_seed(uint8_t *to, uint32_t number)
     static uint8_t kept[FUZZ_SEEDS][FUZZ_MAX];
     static size_t length[FUZZ_SEEDS];
     if (!length[number]) {
-        char path[64];
+        char path[500];
         run r = run_make(NULL, number);
         nnt_batch b;
         FILE *f;
         uint32_t i;
         for (i = 0; i <= number; i++) RULE(nnt_loader_next(r.loader, &b) == NNT_OK && (!b.count || nnt_step(r.net, &b, NULL) == NNT_OK));
         if (number > 4) RULE(nnt_set_metadata(r.net, "class.0", "cat") == NNT_OK);
-        sprintf(path, "fuzz_snapshot_%lu.tmp", (unsigned long)(uintptr_t)&r % 1000003u);
+        sprintf(path, "%.400s/fuzz_snapshot_%lu.tmp", getenv("TMPDIR") ? getenv("TMPDIR") : ".", (unsigned long)(uintptr_t)&r % 1000003u);
         RULE(nnt_snapshot(r.net, r.loader, path) == NNT_OK);
         f = fopen(path, "rb");
         RULE(f != NULL);
