@@ -3,9 +3,10 @@
 #
 #   ./build.sh demo [options of examples/fashion_mnist.c]      trains Fashion-MNIST, for example: demo --epochs 15
 #   ./build.sh                                                 the same as: ./build.sh test
-#   ./build.sh test                                            unit, sanitize, config, examples
+#   ./build.sh test                                            unit, sanitize, config, examples, cuda
 #   ./build.sh unit [part of a test's name ...]                tests/test_*.c
-#   ./build.sh sanitize | config | examples                    any of them, in the order given
+#   ./build.sh sanitize | config | examples | cuda             any of them, in the order given; cuda: what nvcc makes of
+#                                                              nntrain_cuda.cu, without a card
 #   ./build.sh bench [workload or group ...]                   speed, beside PyTorch and OpenBLAS; groups: step predict start gemm ops threads
 #
 # Environment: CC, CXX, CFLAGS (for all programs but the compile matrix's warnings), STB (folder with stb_image.h),
@@ -187,9 +188,13 @@ compile_emulated() {    # program, source, flags
     program=$1 source=$2
     shift 2
     case $source in *emulator*) kernels=tests/cuda_faults.cu ;; *) kernels=nntrain_cuda.cu ;; esac
-    case " $* " in *" -DCOC_RACE "*) watched=-fsanitize=thread ;; *) watched= ;; esac
+    case " $* " in          # the sanitizers see convolutions cut in tiles of some rows, and of some samples
+    *" -DCOC_RACE "*)       own="-fsanitize=thread -DNNT_CUDA_CHUNK=20000 -DNNT_CUDA_AHEAD=1" ;;
+    *" -fsanitize=address"*) own="-DNNT_CUDA_CHUNK=2048 -DNNT_CUDA_AHEAD=1" ;;
+    *)                      own= ;;
+    esac
     language="-std=c++17 -ffp-contract=off -I. -Itests -isystem tests/cuda_on_cpu -Wall -Wextra -Werror"
-    g++ $language "$@" $watched -x c++ -c "$kernels" -o "$program.cu.o" &&
+    g++ $language "$@" $own -x c++ -c "$kernels" -o "$program.cu.o" &&
         g++ $language "$@" -c tests/cuda_on_cpu.cpp -o "$program.machine.o" &&
         gcc ${CFLAGS:-} -I. -Itests "$@" -c "$source" -o "$program.o" &&
         g++ "$@" "$program.o" "$program.cu.o" "$program.machine.o" -o "$program" -lm -pthread
@@ -433,6 +438,46 @@ do_demo() {
     exec build/fashion_mnist "$data" --out build/fashion_mnist.safetensors "$@"
 }
 
+# --- cuda: what nvcc makes of nntrain_cuda.cu; needs no card -----------------------------------------------------
+
+demangled() { if has c++filt; then c++filt; else cat; fi; }
+
+# The text of a virtual architecture, which real ones are assembled from: kernels for 75 and 90 are the two that differ.
+cuda_text() { check "nntrain_cuda.cu for compute_$1" nvcc -O3 -std=c++17 -Werror all-warnings -ptx -arch="compute_$1" nntrain_cuda.cu -o "build/cuda/$1.raw"; }
+cuda_assemble() {
+    check "nntrain_cuda.cu for sm_$1" ptxas -O3 -v -arch="sm_$1" "build/cuda/$(cuda_base "$1").raw" -o "build/cuda/$1.cubin" &&
+        demangled <"build/log/nntrain_cuda_cu_for_sm_$1.txt" >"build/cuda/$1.ptxas.txt"
+}
+cuda_base() { if [ "$1" -lt 90 ]; then echo 75; else echo 90; fi; }
+cuda_example() {
+    case $1 in *fashion*) [ -n "$stb" ] || { skip "examples/$1.c with nvcc" "no stb_image"; return; } ;; esac
+    check "examples/$1.c with nvcc" nvcc -O3 -std=c++17 -I. ${stb:+-I"$stb"} "examples/$1.c" build/cuda/nntrain_cuda.o -o "build/cuda/$1" -lcublas -lcublasLt
+}
+cuda_kernels() {
+    for arch in 75 90; do demangled <build/cuda/$arch.raw >build/cuda/$arch.ptx; done
+    awk -f tests/cuda_kernels.awk tests/cuda_exceptions.txt build/cuda/*.ptxas.txt build/cuda/75.ptx
+}
+without_a_card() {      # the program says so and ends
+    LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$(dirname "$(command -v nvcc)")/../lib64 "$@" 2>&1 | tee /dev/stderr | grep -q "no card"
+}
+
+emulated_device_check() { OUT=build/cuda/device EMULATE=1 sh tests/device_check.sh build speed; }
+
+do_cuda() {             # all: every example, and the table
+    mkdir -p build/cuda
+    if emulates; then check "tests/device_check.sh, emulated" emulated_device_check || finish
+    else skip "tests/device_check.sh, emulated" "needs gcc and g++ on Linux, x86-64"; fi
+    has nvcc && has ptxas || { skip "CUDA: architectures, registers, instructions" "no nvcc"; return; }
+    rm -f build/cuda/*.*
+    printf '75\n90\n' | spread cuda_text || exit 1
+    nvcc --list-gpu-arch | sed -n 's/^compute_//p' | awk '$1 >= 75' | spread cuda_assemble || exit 1
+    check "kernels keep to tests/cuda_exceptions.txt" cuda_kernels || finish
+    [ "${1:-}" != all ] || cat "build/log/kernels_keep_to_tests_cuda_exceptions_txt.txt"
+    check "nntrain_cuda.cu as an object" nvcc -O3 -std=c++17 -Werror all-warnings -arch=compute_75 -c nntrain_cuda.cu -o build/cuda/nntrain_cuda.o || finish
+    if [ "${1:-}" = all ]; then (cd examples && ls *.c) | sed 's/\.c$//' | spread cuda_example || exit 1
+    else cuda_example mlp || finish; fi
+}
+
 # --- bench -------------------------------------------------------------------------------------------------------
 
 # bench [workload or group ...]: all of them without words. The machine's speed drifts, so the turns of the libraries
@@ -547,7 +592,7 @@ bench)
     need c
     say_found
     if [ "${1:-}" = memory ]; then do_bench_memory; else do_bench "$@"; fi ;;
-test|sanitize|config|examples)
+test|sanitize|config|examples|cuda)
     case " $word $* " in
     *" test "*) need c c++ stb data ;;
     *)          need c ;;
@@ -555,7 +600,8 @@ test|sanitize|config|examples)
     say_found
     for part in "$word" "$@"; do
         case $part in
-        test) do_unit; do_sanitize; do_config; do_examples ;;
+        test) do_unit; do_sanitize; do_config; do_examples; do_cuda ;;
+        cuda) do_cuda all ;;
         sanitize|config|examples) "do_$part" ;;
         *)    echo "build.sh: unknown word $part"; exit 2 ;;
         esac

@@ -841,7 +841,7 @@ struct nnti_cuda_drop {
     enum { KIND = NNTI_CUDA_BITS };
     uint32_t limit;
     float scale;
-    __device__ float value(float x, float, uint32_t word, float) const { return x * (word >= limit ? scale : 0.0f); }
+    __device__ float value(float x, float, uint32_t word, float) const { return __fmul_rn(x, word >= limit ? scale : 0.0f); }
 };
 /* Noise: y = x + amount r, then to [low, high]. */
 template <int K> struct nnti_cuda_add_noise {

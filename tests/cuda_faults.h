@@ -8,7 +8,7 @@
     X(block_of_too_many_threads, "wrong result", "wrong result", "wrong result")                                       \
     X(empty_grid, "wrong result", "wrong result", "wrong result")                                                      \
     X(more_shared_memory_than_asked_for, "wrong result", "wrong result", "wrong result")                               \
-    X(use_after_free, "", "use-after-poison", "outside of every allocation")                                           \
+    X(use_after_free, "signal 11", "use-after-poison", "outside of every allocation")                                           \
     X(memory_that_nothing_wrote, "wrong result", "wrong result", "nothing has written")                                \
     X(host_pointer_in_a_kernel, "", "", "memory of the host")                                                          \
     X(host_reads_device_memory, "signal 11", "SEGV", "signal 11")                                                      \

@@ -28,7 +28,7 @@
    Findings, random numbers, calls that fail
    ============================================================================ */
 
-static const char *kernel_name = "(host)";
+static const char *kernel_name = "(host)", *kernel_types = "";     /* of the parameters: a functor's, for example */
 
 __attribute__((format(printf, 1, 2), noreturn)) static void finding(const char *format, ...)
 {
@@ -95,15 +95,16 @@ static cudaError_t enter()
 
 /* ============================================================================
    Device memory: one range of addresses for each device, never used twice
-   Filled with 0xff, which are NaN; surrounded by bytes that nothing may touch; closed while host code runs.
+   Filled with 0xff, which are NaN (the first MiB); surrounded by bytes that nothing may touch; closed while host code runs.
    ============================================================================ */
 
 static const size_t RANGE = (size_t)1 << 34, PAGE = 4096, MARGIN = 512;
+static const size_t FILLED = (size_t)1 << 20;           /* of a larger allocation: pages that exist cost time at each opening */
 enum { DEVICES = 4 };
 
 struct Block { size_t bytes; int device; };
 static char *memory;                    /* DEVICES ranges */
-static size_t low[DEVICES], high[DEVICES];      /* of a range, what was given out and not yet closed for good */
+static size_t given[DEVICES];           /* of a range, so far */
 static size_t limit = (size_t)1 << 33, used[DEVICES], peak;
 static std::map<const char *, Block> blocks;
 static std::map<const char *, size_t> pinned_blocks;
@@ -148,26 +149,27 @@ static void mark_written(const void *p, size_t bytes, int value)
     if (written && on_device(p)) memset(written + ((const char *)p - memory), value, bytes);
 }
 
+static size_t round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
+static size_t with_margins(size_t bytes) { return round_up(MARGIN + bytes + MARGIN, PAGE); }
+
 static void protect(int mode)
 {
-    for (int d = 0; d < DEVICES; d++)
-        if (high[d] > low[d]) mprotect(memory + RANGE * (size_t)d + low[d], high[d] - low[d], mode);
+    for (const auto &b : blocks) mprotect((char *)b.first - MARGIN, with_margins(b.second.bytes), mode);
 }
 struct Inside {                         /* while it lives, device memory is open */
     Inside() { if (inside++ == 0) protect(PROT_READ | PROT_WRITE); }
     ~Inside() { if (--inside == 0) protect(PROT_NONE); }
 };
 
-static size_t round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
-
 static char *take(size_t bytes)
 {
-    const size_t whole = round_up(MARGIN + bytes + MARGIN, PAGE);
-    char *base = memory + RANGE * (size_t)device + high[device], *p = base + MARGIN;
-    if (high[device] + whole > RANGE) { fprintf(stderr, "cuda_on_cpu: all addresses are used up\n"); exit(2); }
-    high[device] += whole;
+    const size_t whole = with_margins(bytes);
+    char *base = memory + RANGE * (size_t)device + given[device], *p = base + MARGIN;
+    if (given[device] + whole > RANGE) { fprintf(stderr, "cuda_on_cpu: all addresses are used up\n"); exit(2); }
+    given[device] += whole;
+    blocks[p] = Block{ bytes, device };
     Inside open;
-    memset(p, 0xff, bytes);
+    memset(p, 0xff, std::min(bytes, FILLED));
     ASAN_POISON_MEMORY_REGION(base, MARGIN);
     ASAN_POISON_MEMORY_REGION(p + bytes, whole - MARGIN - bytes);
     return p;
@@ -176,7 +178,7 @@ static cudaError_t take_pinned(void **out, size_t bytes)
 {
     char *p = (char *)malloc(bytes);
     if (!p) return error(cudaErrorMemoryAllocation);
-    memset(p, 0xff, bytes);
+    memset(p, 0xff, std::min(bytes, FILLED));
     pinned_blocks[p] = bytes;
     *out = p;
     live++;
@@ -192,23 +194,11 @@ cudaError_t coc_malloc(void **out, size_t bytes, int pinned)
     if (pinned) return take_pinned(out, bytes);
     reserve();
     if (bytes > limit || used[device] + round_up(bytes, MARGIN) > limit) return error(cudaErrorMemoryAllocation);
-    char *p = take(bytes);
-    blocks[p] = Block{ bytes, device };
+    *out = take(bytes);
     used[device] += round_up(bytes, MARGIN);
     peak = std::max(peak, used[device]);
     live++;
-    *out = p;
     return cudaSuccess;
-}
-/* What lies below the first living allocation is closed for good. */
-static void close_below(int d)
-{
-    const char *base = memory + RANGE * (size_t)d;
-    auto first = blocks.lower_bound(base);
-    size_t to = high[d];
-    if (first != blocks.end() && first->first < base + RANGE) to = (size_t)(first->first - base) - MARGIN;
-    if (to > low[d]) mprotect(memory + RANGE * (size_t)d + low[d], to - low[d], PROT_NONE);
-    low[d] = std::max(low[d], to);
 }
 static void drain_all();
 cudaError_t cudaFree(void *p)
@@ -222,10 +212,9 @@ cudaError_t cudaFree(void *p)
     const Block b = it->second;
     ASAN_POISON_MEMORY_REGION(p, b.bytes);
     mark_written(p, b.bytes, 0);
-    madvise((char *)p - MARGIN, round_up(MARGIN + b.bytes + MARGIN, PAGE), MADV_DONTNEED);
+    madvise((char *)p - MARGIN, with_margins(b.bytes), MADV_DONTNEED);     /* and closed for good */
     used[b.device] -= round_up(b.bytes, MARGIN);
     blocks.erase(it);
-    close_below(b.device);
     live--;
     return failed;
 }
@@ -447,21 +436,24 @@ static bool release_warp(const Thread *one)
     Thread *warp = threads + one->warp * 32;
     const int lanes = std::min(32, thread_count - one->warp * 32);
     const unsigned mask = one->mask;
-    std::vector<Thread *> here;
+    Thread *here[32];
+    int count = 0;
     unsigned ballot = 0;
     for (int l = 0; l < lanes; l++) {
         Thread *t = &warp[l];
         if (!(mask >> l & 1) || t->state == DONE) continue;
         if (t->state != AT_WARP) return false;
-        here.push_back(t);
+        here[count++] = t;
     }
-    for (Thread *t : here) {
+    for (int i = 0; i < count; i++) {
+        const Thread *t = here[i];
         if (t->mask != mask || t->kind != one->kind || t->line != one->line)
             finding("lanes of one mask meet at different warp operations: lines %d and %d, masks %08x and %08x", one->line,
                     t->line, mask, t->mask);
         if (t->kind == COC_WARP_BALLOT) ballot |= *(const unsigned *)t->in << t->lane;
     }
-    for (Thread *t : here) {
+    for (int i = 0; i < count; i++) {
+        const Thread *t = here[i];
         const int from = source_lane(t);
         if (t->kind == COC_WARP_SYNC) continue;
         if (t->kind == COC_WARP_BALLOT) { *(unsigned *)t->out = ballot; continue; }
@@ -469,9 +461,9 @@ static bool release_warp(const Thread *one)
             finding("line %d: lane %d reads from lane %d, which takes no part in the shuffle", t->line, t->lane, from);
         memcpy(t->out, warp[from].in, t->bytes);
     }
-    for (Thread *t : here) {
-        t->warp_epoch++;
-        release(t);
+    for (int i = 0; i < count; i++) {
+        here[i]->warp_epoch++;
+        release(here[i]);
     }
     return true;
 }
@@ -573,7 +565,7 @@ static void run_block()
     end_block_check();
 }
 
-struct Grid { const char *name; dim3 blocks, threads; size_t shared; };
+struct Grid { const char *name, *types; dim3 blocks, threads; size_t shared; };
 
 static void place_threads(const Grid &g)
 {
@@ -604,6 +596,7 @@ static void run_grid(const Grid &g, const coc_call *c)
     if (sticky_error) return;
     Inside open;
     kernel_name = g.name;
+    kernel_types = g.types;
     call = c;
     shared_bytes = g.shared;
     shared_memory = g.shared ? (char *)malloc(g.shared) : 0;    /* to the byte, for ASan */
@@ -664,7 +657,11 @@ static void advance(cudaStream_t s)
     else if (i.waits) drain_to(i.event, i.number);
     else i.event->reached = std::max(i.event->reached, i.number);
 }
-static void drain(cudaStream_t s) { while (!s->queue.empty()) advance(s); }
+static void drain(cudaStream_t s)
+{
+    Inside open;
+    while (!s->queue.empty()) advance(s);
+}
 static void drain_to(cudaEvent_t e, uint64_t number)
 {
     while (events.count(e) && e->reached < number && streams.count(e->stream) && !e->stream->queue.empty()) advance(e->stream);
@@ -855,6 +852,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t g, unsigned l
 static void run_graph(const coc_graph *g)
 {
     const size_t n = g->nodes.size();
+    Inside open;
     std::vector<size_t> missing(n), can;
     std::vector<std::vector<size_t>> then(n);
     for (size_t i = 0; i < n; i++) {
@@ -893,7 +891,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t g)
    ============================================================================ */
 
 static std::map<const void *, size_t> most_shared;      /* asked for with cudaFuncSetAttribute */
-enum { SHARED_PLAIN = 49152, SHARED_MOST = 232448 };    /* bytes a block: without asking; of compute capability 9.0 */
+enum { SHARED_PLAIN = 49152, SHARED_MOST = 166912 };    /* bytes a block: without asking; of compute capability 8.0 */
 
 cudaError_t coc_function_attribute(const void *kernel, cudaFuncAttribute, int value)
 {
@@ -902,7 +900,7 @@ cudaError_t coc_function_attribute(const void *kernel, cudaFuncAttribute, int va
     most_shared[kernel] = (size_t)value;
     return cudaSuccess;
 }
-void coc_enqueue(const char *name, const void *kernel, dim3 g, dim3 b, size_t shared, cudaStream_t s, coc_call *c)
+void coc_enqueue(const char *name, const char *types, const void *kernel, dim3 g, dim3 b, size_t shared, cudaStream_t s, coc_call *c)
 {
     const std::shared_ptr<coc_call> held(c);
     const size_t most = std::max((size_t)SHARED_PLAIN, most_shared[kernel]);
@@ -912,7 +910,7 @@ void coc_enqueue(const char *name, const void *kernel, dim3 g, dim3 b, size_t sh
         || b.y > MAX_THREADS || b.z > 64 || (uint64_t)b.x * b.y * b.z > MAX_THREADS) error(cudaErrorInvalidConfiguration);
     else if (shared > most) error(cudaErrorInvalidValue);
     else if (s && s->device != device) error(cudaErrorInvalidResourceHandle);
-    else enqueue(s, [=] { run_grid(Grid{ name, g, b, shared }, held.get()); });
+    else enqueue(s, [=] { run_grid(Grid{ name, types, g, b, shared }, held.get()); });
 }
 
 static void move(void *to, const void *from, size_t bytes)
@@ -1024,7 +1022,7 @@ cudaError_t cudaDeviceGetAttribute(int *v, cudaDeviceAttr a, int d)
     switch (a) {
     case cudaDevAttrMultiProcessorCount:            *v = 4; break;
     case cudaDevAttrL2CacheSize:                    *v = 1 << 20; break;
-    case cudaDevAttrComputeCapabilityMajor:         *v = 9; break;
+    case cudaDevAttrComputeCapabilityMajor:         *v = 8; break;
     case cudaDevAttrComputeCapabilityMinor:         *v = 0; break;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:   *v = SHARED_MOST; break;
     }
@@ -1045,7 +1043,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int d)
     p->maxThreadsDim[2] = 64;
     p->maxGridSize[0] = 0x7fffffff;
     p->maxGridSize[1] = p->maxGridSize[2] = 65535;
-    p->major = 9;
+    p->major = 8;
     p->multiProcessorCount = 4;
     p->l2CacheSize = 1 << 20;
     p->maxThreadsPerMultiProcessor = 2048;
@@ -1116,7 +1114,8 @@ struct Matrix {                         /* column-major, as it is stored */
 };
 struct Product {                        /* d = epilogue(alpha op(a) op(b) + beta c) */
     Matrix a, b, c, d;
-    bool transpose_a, transpose_b, tf32;
+    bool transpose_a, transpose_b;
+    int bits;                           /* significant ones that factors keep */
     float alpha, beta;
     int batch, epilogue;
     Matrix bias;                        /* or its gradient */
@@ -1124,23 +1123,34 @@ struct Product {                        /* d = epilogue(alpha op(a) op(b) + beta
     int64_t mask_ld;                    /* bits */
 };
 
-static float round_tf32(float v) { return __uint_as_float((__float_as_uint(v) + 0x1000u) & 0xffffe000u); }
+enum { FLOAT_BITS = 24, TF32_BITS = 11, BFLOAT16_BITS = 8 };
+static float rounded(float v, int bits)
+{
+    const unsigned low = (1u << (FLOAT_BITS - bits)) - 1, u = __float_as_uint(v);
+    return bits == FLOAT_BITS ? v : __uint_as_float((u + low / 2 + (u >> (FLOAT_BITS - bits) & 1)) & ~low);
+}
+static int bits_of(cudaDataType_t type, cublasComputeType_t compute, bool tf32)
+{
+    if (type != CUDA_R_32F) return FLOAT_BITS;          /* already short */
+    if (compute == CUBLAS_COMPUTE_32F_FAST_16BF) return BFLOAT16_BITS;
+    return compute == CUBLAS_COMPUTE_32F_FAST_TF32 || (compute == CUBLAS_COMPUTE_32F && tf32) ? TF32_BITS : FLOAT_BITS;
+}
 /* The rows of op(m), one after the other when by_rows, else its columns. */
-static std::vector<float> gather(const Matrix &m, bool transpose, bool by_rows, bool tf32)
+static std::vector<float> gather(const Matrix &m, bool transpose, bool by_rows, int bits)
 {
     const int64_t rows = transpose ? m.cols : m.rows, cols = transpose ? m.rows : m.cols;
     std::vector<float> out((size_t)(rows * cols));
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < cols; j++) {
             const float v = transpose ? m.get(j, i) : m.get(i, j);
-            out[(size_t)(by_rows ? i * cols + j : j * rows + i)] = tf32 ? round_tf32(v) : v;
+            out[(size_t)(by_rows ? i * cols + j : j * rows + i)] = rounded(v, bits);
         }
     return out;
 }
 static std::vector<float> multiply(const Product &p)    /* column-major, summed in floats */
 {
     const size_t m = (size_t)p.d.rows, n = (size_t)p.d.cols, k = (size_t)(p.transpose_a ? p.a.rows : p.a.cols);
-    const std::vector<float> a = gather(p.a, p.transpose_a, false, p.tf32), b = gather(p.b, p.transpose_b, false, p.tf32);
+    const std::vector<float> a = gather(p.a, p.transpose_a, false, p.bits), b = gather(p.b, p.transpose_b, false, p.bits);
     std::vector<float> sum(m * n);
     for (size_t j = 0; j < n; j++)
         for (size_t l = 0; l < k; l++) {
@@ -1199,8 +1209,8 @@ static void run_product(const Product &batch)
         if (p.epilogue & 4) p.bias.check("the bias", true);
         const size_t k = (size_t)(p.transpose_a ? p.a.rows : p.a.cols);
         finish_product(p, multiply(p));
-        if (p.epilogue & 256) write_sums(p.bias, sums_over(gather(p.a, p.transpose_a, true, false), k));
-        if (p.epilogue & 512) write_sums(p.bias, sums_over(gather(p.b, p.transpose_b, false, false), k));
+        if (p.epilogue & 256) write_sums(p.bias, sums_over(gather(p.a, p.transpose_a, true, FLOAT_BITS), k));
+        if (p.epilogue & 512) write_sums(p.bias, sums_over(gather(p.b, p.transpose_b, false, FLOAT_BITS), k));
     }
 }
 
@@ -1277,8 +1287,7 @@ cublasStatus_t cublasGemmStridedBatchedEx(
     p.alpha = *(const float *)alpha;
     p.beta = *(const float *)beta;
     p.batch = batch;
-    p.tf32 = at == CUDA_R_32F && (compute == CUBLAS_COMPUTE_32F_FAST_TF32
-                                  || (compute == CUBLAS_COMPUTE_32F && h->math == CUBLAS_TF32_TENSOR_OP_MATH));
+    p.bits = bits_of(at, compute, h->math == CUBLAS_TF32_TENSOR_OP_MATH);
     enqueue(h->stream, [=] { run_product(p); });
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -1403,7 +1412,7 @@ cublasStatus_t cublasLtMatmul(
     p.alpha = *(const float *)alpha;
     p.beta = *(const float *)beta;
     p.batch = ly->batch;
-    p.tf32 = la->type == CUDA_R_32F && d->compute == CUBLAS_COMPUTE_32F_FAST_TF32;
+    p.bits = bits_of(la->type, d->compute, false);
     p.epilogue = (int)d->epilogue;
     const int64_t length = d->epilogue & 512 ? p.d.cols : p.d.rows;
     p.bias = Matrix{ (char *)d->bias, d->bias_type < 0 ? ly->type : (cudaDataType_t)d->bias_type, length, 1, length, 0 };
@@ -1424,7 +1433,7 @@ struct Access {
     uint32_t life, block, epoch, warp_epoch;    /* life: of the launch or of the block's shared memory */
     uint16_t thread;
     uint8_t bytes;                      /* bit mask within the word */
-    bool atomic, threads, blocks;       /* stands for several threads', several blocks' reads */
+    bool atomic, threads, warps, blocks;        /* stands for the reads of several */
 };
 struct Word { Access write, read; };
 enum Where { OWN_MEMORY, SHARED, GLOBAL };
@@ -1473,8 +1482,8 @@ static bool ordered(const Access &a, const Access &b)
 {
     if (a.blocks || a.block != b.block) return false;
     if (a.epoch != b.epoch) return true;
-    if (a.threads) return false;
-    return a.thread == b.thread || (a.thread / 32 == b.thread / 32 && a.warp_epoch != b.warp_epoch);
+    if (a.warps || a.thread / 32 != b.thread / 32) return false;
+    return a.warp_epoch != b.warp_epoch || (!a.threads && a.thread == b.thread);
 }
 static void meet(const Access &before, const Access &now, const char *what, Where w, uintptr_t a, const void *pc)
 {
@@ -1487,7 +1496,7 @@ static void look_at_word(uintptr_t a, uint8_t bytes, bool write, bool atomic, Wh
 {
     Word *word = word_at(a);
     Access now = { w == SHARED ? block_life : launch_life, block_number, epoch, running->warp_epoch, (uint16_t)running->id,
-                   bytes, atomic, false, false };
+                   bytes, atomic, false, false, false };
     if (w == SHARED && !write && word->write.life != now.life) bad("shared memory that this block has not written is read", a, pc);
     meet(word->write, now, write ? "two writes" : "a write, then a read", w, a, pc);
     if (write) {
@@ -1498,11 +1507,12 @@ static void look_at_word(uintptr_t a, uint8_t bytes, bool write, bool atomic, Wh
         return;
     }
     const Access &old = word->read;
-    if (old.life == now.life) {
+    if (old.life == now.life && !ordered(old, now)) {   /* else who comes behind this read comes behind that one too */
         now.blocks = old.blocks || old.block != now.block;
-        now.threads = old.block == now.block && old.epoch == now.epoch && (old.threads || old.thread != now.thread);
-        if (old.epoch == now.epoch || now.blocks) now.bytes |= old.bytes;
-    }
+        now.warps = old.warps || old.thread / 32 != now.thread / 32;
+        now.threads = old.threads || old.thread != now.thread;
+        now.bytes |= old.bytes;
+    } else if (old.life == now.life && old.thread == now.thread && old.epoch == now.epoch) now.bytes |= old.bytes;
     word->read = now;
 }
 static void count_access(uintptr_t a, size_t bytes, bool write, Where w, const void *pc);
@@ -1627,7 +1637,7 @@ static void end_block_check()
 {
     if (!counting || counted_blocks++ >= COUNTED_BLOCKS) return;
     for (int t = 0; t < thread_count; t++) close_piece(t);
-    for (const auto &r : requests) count_request(r.second, &traffic[kernel_name]);
+    for (const auto &r : requests) count_request(r.second, &traffic[std::string(kernel_name) + kernel_types]);
     requests.clear();
     times.clear();
 }

@@ -356,13 +356,13 @@ template <class... P> struct coc_call_of : coc_call {
     template <class... A> coc_call_of(void (*k)(P...), A &&...a) : kernel(k), arguments(static_cast<P>(a)...) { bytes = sizeof *this; }
     COC_UNCHECKED void run() const { std::apply(kernel, arguments); }
 };
-void coc_enqueue(const char *name, const void *kernel, dim3 grid, dim3 block, size_t shared, cudaStream_t, coc_call *);
+void coc_enqueue(const char *name, const char *types, const void *kernel, dim3 grid, dim3 block, size_t shared, cudaStream_t, coc_call *);
 template <class... P, class... A>
 COC_UNCHECKED static inline void coc_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
                                             cudaStream_t s, A &&...a)
 {
     static_assert(sizeof...(P) == sizeof...(A), "a kernel is launched with the wrong number of arguments");
-    coc_enqueue(name, (const void *)kernel, grid, block, shared, s, new coc_call_of<P...>(kernel, a...));
+    coc_enqueue(name, __PRETTY_FUNCTION__, (const void *)kernel, grid, block, shared, s, new coc_call_of<P...>(kernel, a...));
 }
 
 /* ============================================================================
