@@ -2551,16 +2551,15 @@ const nnti_cuda_kernel nnti_cuda_kernels[NNT_OP_KINDS] = {      /* in the order 
     { nnti_cuda_update, NULL }
 };
 
-/* Where this run's samples begin in their batch, and how many that has. */
-int nnti_cuda_first(const nnt_run *) { return 0; }
-int nnti_cuda_whole(const nnt_run *run) { return run->count; }
+/* Samples of the batch that this run is of. */
+int nnti_cuda_whole(const nnt_run *run) { return run->whole > 0 ? run->whole : run->count; }
 
 /* Launch: one thread. Its argument is copied at the launch, so the host may go on at once. */
 __global__ void nnti_cuda_set_now(nnti_cuda_now *to, nnti_cuda_now now) { *to = now; }
 
 nnt_result nnti_cuda_tell_now(nnti_cuda *d, const nnt_run *run)
 {
-    const nnti_cuda_now now = { run->seed, run->step, nnti_cuda_first(run) };
+    const nnti_cuda_now now = { run->seed, run->step, run->first };
     NNT_LAUNCH(nnti_cuda_set_now, 1, 1, 0, d->stream, d->now, now);
     return nnti_cuda_launched(d, NULL);
 }
