@@ -7,6 +7,7 @@
 #   ./build.sh unit [part of a test's name ...]                tests/test_*.c
 #   ./build.sh sanitize | config | examples | cuda             any of them, in the order given; cuda: what nvcc makes of
 #                                                              nntrain_cuda.cu, without a card
+#   ./build.sh bench_loader FOLDER                             pictures a second, beside torchvision; a folder of class folders
 #   ./build.sh bench [workload or group ...]                   speed, beside PyTorch and OpenBLAS; groups: step predict start gemm ops threads
 #
 # Environment: CC, CXX, CFLAGS (for all programs but the compile matrix's warnings), STB (folder with stb_image.h),
@@ -383,14 +384,23 @@ do_config() {
 
 # As it stands, for warnings and errors; then as a program, with the header compiled once for all.
 build_example() {
+    case $1 in jpeg_turbo) library=-ljpeg ;; *) library= ;; esac
     $cc ${CFLAGS:-} -Wall -Wextra -Werror -fsyntax-only -I. ${stb:+-I"$stb"} "examples/$1.c" &&
-        $cc ${CFLAGS:-} -O2 -w -DNNTI_IMPLEMENTED -include tests/config/system.h -I. ${stb:+-I"$stb"} "examples/$1.c" build/nntrain.o -o "build/$1" -lm -pthread
+        $cc ${CFLAGS:-} -O2 -w -DNNTI_IMPLEMENTED -include tests/config/system.h -I. ${stb:+-I"$stb"} "examples/$1.c" build/nntrain.o -o "build/$1" $library -lm -pthread
+}
+has_jpeg() {
+    printf '#include <stdio.h>\n#include <jpeglib.h>\nint main(void) { struct jpeg_error_mgr e; return jpeg_std_error(&e) == 0; }\n' |
+        $cc -x c - -o build/probe_jpeg -ljpeg >/dev/null 2>&1
 }
 example() {
     case $1 in *fashion*|diagnose) [ -n "$stb" ] || { skip "examples/$1.c" "no stb_image"; return; } ;; esac
+    case $1 in jpeg_turbo) has_jpeg || { skip "examples/$1.c" "no libjpeg-turbo (libjpeg62-turbo-dev)"; return; } ;; esac
     check "examples/$1.c compiles" build_example "$1"
 }
-example_cxx() { check "examples/$1 in C++11" $cxx -x c++ -std=c++11 -fsyntax-only -I. ${stb:+-I"$stb"} "examples/$1"; }
+example_cxx() {
+    case $1 in jpeg_turbo.c) has_jpeg || return 0 ;; esac
+    check "examples/$1 in C++11" $cxx -x c++ -std=c++11 -fsyntax-only -I. ${stb:+-I"$stb"} "examples/$1"
+}
 snippet() {
     title="snippet $(basename "$1" .c)"
     if [ -z "$stb" ] && grep -q stb_image.h "$1"; then skip "$title" "no stb_image"; return; fi
@@ -418,6 +428,8 @@ do_examples() {
     (cd examples && ls *.c) | sed 's/\.c$//' | spread example || exit 1
     [ -z "$cxx" ] || (cd examples && ls *.c) | spread example_cxx || exit 1
     check "examples/mlp runs" build/mlp || finish
+    check "examples/slow_loader runs" build/slow_loader --epochs 1 --threads 1 || finish
+    check "examples/add_bench runs" build/add_bench --rounds 2 || finish
     check "examples/own_loop runs" build/own_loop --epochs 2 --out build/own_loop.safetensors || finish
     check "examples/alexnet runs" build/alexnet --steps 2 --batch 2 --size 96 || finish
     check "examples/monitor runs" build/monitor --processes || finish
@@ -566,6 +578,13 @@ do_bench_memory() {
     done
 }
 
+do_bench_loader() {     # folder of class folders of pictures
+    turbo=
+    has_jpeg && turbo="-DWITH_TURBO -ljpeg"
+    $cc ${CFLAGS:-} -O2 -w -I. -I"$stb" tests/bench_loader.c -o build/bench_loader ${turbo%% *} -lm -pthread ${turbo#* } || exit 1
+    exec "$python" tests/bench_loader_torch.py build/bench_loader "$@"
+}
+
 # --- the words ---------------------------------------------------------------------------------------------------
 
 mkdir -p build/log build/tmp || exit 1
@@ -583,6 +602,10 @@ demo)
     [ -n "$stb" ] && [ -n "$data" ] || { echo "demo needs stb_image.h (STB=folder) and Fashion-MNIST's four .gz files (DATA=folder)"; exit 1; }
     say_found
     do_demo "$@" ;;
+bench_loader)
+    need c stb
+    say_found
+    do_bench_loader "$@" ;;
 unit)
     need c stb
     say_found

@@ -17527,7 +17527,7 @@ static size_t nnti_filter_bytes(int taps, int count)
 {
     return (size_t)count * (2 * sizeof(int) + (size_t)taps * sizeof(int32_t));
 }
-static int nnti_filter_taps(int from, int to) { return (int)ceil(nnti_max_double(1, (double)from / to)) * 2 + 1; }
+static int nnti_filter_taps(int from, int to) { return (int)ceil(nnti_max_double(1, (double)from / to)) * 2 + 2; }
 
 /* Results begin .. begin + count - 1 of `to`, made of `from` values. Into memory, of nnti_filter_bytes. */
 static nnti_filter nnti_filter_new(void *memory, int from, int to, int begin, int count, int is_float)
@@ -17545,6 +17545,7 @@ static nnti_filter nnti_filter_new(void *memory, int from, int to, int begin, in
         int32_t *fixed = (int32_t *)a.weights + (size_t)i * (size_t)a.taps;
         float *real = (float *)a.weights + (size_t)i * (size_t)a.taps;
         double sum = 0;
+        memset(fixed, 0, (size_t)a.taps * sizeof *fixed);       /* an even number: vectors take two at a time */
         for (t = first; t < end; t++) sum += nnti_max_double(0, 1 - fabs((t - center + 0.5) / support));
         for (t = first; t < end; t++) {
             double w = nnti_max_double(0, 1 - fabs((t - center + 0.5) / support)) / sum;
@@ -17605,22 +17606,29 @@ static void nnti_resize_column_float(float *to, const float *from, int64_t strid
     }
 }
 #if defined(NNTI_X86)
-/* Pixels of three bytes: a lane a channel. Reads and writes one byte more than there is. */
+/* Pixels of three bytes, two at a time: lanes r g b r g b. Reads six bytes and writes one beyond what there is. */
 NNTI_AVX2 static void nnti_resize_row3_avx2(uint8_t *to, const uint8_t *from, const nnti_filter *a, int count)
 {
+    const __m256i spread = _mm256_setr_epi32(0, 0, 0, 1, 1, 1, 0, 0), second = _mm256_setr_epi32(3, 4, 5, 0, 0, 0, 0, 0);
     int i, t;
     for (i = 0; i < count; i++, to += 3) {
         const int32_t *w = (const int32_t *)a->weights + (size_t)i * (size_t)a->taps;
         const uint8_t *p = from + (size_t)a->first[i] * 3;
-        __m128i sum = _mm_set1_epi32(1 << (NNTI_WEIGHT_BITS - 1));
+        __m256i sum = _mm256_setzero_si256();
+        __m128i pixel;
         int32_t four;
-        for (t = 0; t < a->count[i]; t++, p += 3) {
-            memcpy(&four, p, 4);
-            sum = _mm_add_epi32(sum, _mm_mullo_epi32(_mm_cvtepu8_epi32(_mm_cvtsi32_si128(four)), _mm_set1_epi32(w[t])));
+        for (t = 0; t < a->count[i]; t += 2, p += 6) {
+            const __m128i eight = _mm_loadl_epi64((const __m128i *)(const void *)p);
+            int64_t pair;
+            memcpy(&pair, w + t, 8);
+            sum = _mm256_add_epi32(sum, _mm256_mullo_epi32(_mm256_cvtepu8_epi32(eight),
+                                                           _mm256_permutevar8x32_epi32(_mm256_set1_epi64x(pair), spread)));
         }
-        sum = _mm_srai_epi32(sum, NNTI_WEIGHT_BITS);
-        sum = _mm_packus_epi16(_mm_packus_epi32(sum, sum), sum);
-        four = _mm_cvtsi128_si32(sum);
+        sum = _mm256_add_epi32(sum, _mm256_permutevar8x32_epi32(sum, second));
+        pixel = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm_set1_epi32(1 << (NNTI_WEIGHT_BITS - 1)));
+        pixel = _mm_srai_epi32(pixel, NNTI_WEIGHT_BITS);
+        pixel = _mm_packus_epi16(_mm_packus_epi32(pixel, pixel), pixel);
+        four = _mm_cvtsi128_si32(pixel);
         memcpy(to, &four, 4);
     }
 }
