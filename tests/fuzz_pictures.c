@@ -205,18 +205,20 @@ static uint32_t roll(dice *d, uint32_t sides)
     return r[0] % sides;
 }
 /* Small files of each kind, the choosing byte before them. */
-static const char *const seeds[] = {
-    "\0\xFF\xD8\xFF\xE1\0\x22" "Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0\0\0\0\0"
-    "\xFF\xC0\0\x0B\x08\0\x08\0\x08\x01\x01\x11\0\xFF\xDA\0\x08\x01\x01\0\0\x3F\0\x12\x34\xFF\xD9",
-    "\1\x89PNG\r\n\x1a\n\0\0\0\x0DIHDR\0\0\0\x02\0\0\0\x01\x08\0\0\0\0\0\0\0\0\0\0\0\0IDAT\0\0\0\0\0\0\0\0IEND\xAE\x42\x60\x82",
-    "\2GIF89a\x02\0\x01\0\x80\0\0\0\0\0\xFF\xFF\xFF\x2C\0\0\0\0\x02\0\x01\0\0\x02\x02\x44\x0A\0\x3B",
-    "\2BM\x3E\0\0\0\0\0\0\0\x36\0\0\0\x28\0\0\0\x02\0\0\0\x01\0\0\0\x01\0\x18\0\0\0\0\0\x08\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01\x02\x03\x04\x05\x06\0\0",
-    "\1P5 2 1 255\n\x01\x02", "\1P6 # x\n 1 1 65535\n\x01\x02\x03\x04\x05\x06",
-    "\3MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x08\0\0\0\0\0\0",
-    "\4\0\0\x08\x03\0\0\0\x01\0\0\0\x02\0\0\0\x02\x01\x02\x03\x04",
-    "\6" "a.png\0B.JPG\0.hidden\0x.txt\0.png\0x.\0y.jpgg\0z.jpg/w.JpEg", "\7\x1F\x8B\x08\0\0\0\0\0\0\x03\x01\x02\0\xFD\xFF\0\0\0\0\0\0\x02\0\0\0"
+#define SEED(text) { text, sizeof text - 1 }
+static const struct { const char *bytes; size_t size; } seeds[] = {
+    SEED("\0\xFF\xD8\xFF\xE1\0\x22" "Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0\0\0\0\0"
+    "\xFF\xC0\0\x0B\x08\0\x08\0\x08\x01\x01\x11\0\xFF\xDA\0\x08\x01\x01\0\0\x3F\0\x12\x34\xFF\xD9"),
+    SEED("\1\x89PNG\r\n\x1a\n\0\0\0\x0DIHDR\0\0\0\x02\0\0\0\x01\x08\0\0\0\0\0\0\0\0\0\0\0\0IDAT\0\0\0\0\0\0\0\0IEND\xAE\x42\x60\x82"),
+    SEED("\2GIF89a\x02\0\x01\0\x80\0\0\0\0\0\xFF\xFF\xFF\x2C\0\0\0\0\x02\0\x01\0\0\x02\x02\x44\x0A\0\x3B"),
+    SEED("\2BM\x3E\0\0\0\0\0\0\0\x36\0\0\0\x28\0\0\0\x02\0\0\0\x01\0\0\0\x01\0\x18\0\0\0\0\0\x08\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01\x02\x03\x04\x05\x06\0\0"),
+    SEED("\1P5 2 1 255\n\x01\x02"),
+    SEED("\1P6 # x\n 1 1 65535\n\x01\x02\x03\x04\x05\x06"),
+    SEED("\3MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x08\0\0\0\0\0\0"),
+    SEED("\4\0\0\x08\x03\0\0\0\x01\0\0\0\x02\0\0\0\x02\x01\x02\x03\x04"),
+    SEED("\6" "a.png\0B.JPG\0.hidden\0x.txt\0.png\0x.\0y.jpgg\0z.jpg/w.JpEg"),
+    SEED("\7\x1F\x8B\x08\0\0\0\0\0\0\x03\x01\x02\0\xFD\xFF\0\0\0\0\0\0\x02\0\0\0")
 };
-static const size_t seed_sizes[] = { 77, 66, 40, 63, 14, 26, 28, 21, 56, 26 };
 
 static void run_case(uint64_t seed, uint32_t number)
 {
@@ -233,8 +235,8 @@ static void run_case(uint64_t seed, uint32_t number)
         memset(b, (int)roll(&d, 12), n);
         b[0] = 5;
     } else {
-        n = seed_sizes[which];
-        memcpy(b, seeds[which], n);
+        n = seeds[which].size;
+        memcpy(b, seeds[which].bytes, n);
     }
     changes = roll(&d, 7);
     for (i = 0; i < changes; i++) {
