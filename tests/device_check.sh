@@ -87,6 +87,7 @@ do_train() {
     limited 60 train "$built/fashion" "$data" --device cuda --epochs 3 --out "$built/fashion.safetensors"
 }
 do_speed() {
+    rm -f "$out/speed.txt" "$out/torch.txt"
     if [ -n "$emulate" ]; then
         limited 300 speed "$built/bench" --toy
     else
@@ -106,8 +107,9 @@ do_speed() {
             for (i = 1; i <= n; i++) {
                 key = order[i]
                 split(key, part, " ")
-                printf "%-10s %9s %-5s %10s %10s %7s %9.0f %9.0f\n", part[1], part[2], part[3], ms["ours", key], ms["torch", key],
-                    ms["torch", key] > 0 && ms["ours", key] > 0 ? sprintf("%.2f", ms["torch", key] / ms["ours", key]) : "",
+                ratio = ""
+                if (ms["torch", key] > 0 && ms["ours", key] > 0) ratio = sprintf("%.2f", ms["torch", key] / ms["ours", key])
+                printf "%-10s %9s %-5s %10s %10s %7s %9.0f %9.0f\n", part[1], part[2], part[3], ms["ours", key], ms["torch", key], ratio,
                     bytes["ours", key] / 1e6, bytes["torch", key] / 1e6
             }
         }' | tee -a "$table"
