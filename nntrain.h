@@ -1104,7 +1104,7 @@ typedef struct nnt_op {
     int   phase;                    /* NNT_PHASE_... */
     int   block;                    /* more samples are treated in blocks of so many, so that a batch that comes in parts
                                        (multiples of it) gives the same bits; 0: all at once */
-    double flops, bytes;            /* a sample, at the whole batch: arithmetic, and memory read and written at the least */
+    double flops, bytes;            /* a sample, when as many as can go through at a time: arithmetic, and memory read and written at the least */
 } nnt_op;
 
 enum { NNT_PHASE_FORWARD = 0, NNT_PHASE_AGAIN, NNT_PHASE_BACKWARD, NNT_PHASE_UPDATE };    /* AGAIN: recomputation */
@@ -13366,8 +13366,9 @@ static int nnti_choose_part(nnt_net *net, int target, const nnt_compile_desc *d,
 {
     const int block = nnti_net_block(net);
     int low = 1, high, fits;                /* so many parts are too few; are enough, or as many as there can be */
+    if (d->optimizer.kind == NNT_OPTIMIZER_NONE) return d->batch;
     if (d->micro_batch > 0) return nnti_min(d->micro_batch, d->batch);
-    if (d->micro_batch == 0 || !d->memory_limit || d->optimizer.kind == NNT_OPTIMIZER_NONE || !block) return d->batch;
+    if (d->micro_batch == 0 || !d->memory_limit || !block) return d->batch;
     fits = nnti_part_fits(net, target, d, d->batch, on);
     for (high = (int)nnti_ceil_div(d->batch, block); fits == 0 && high - low > 1;) {
         const int parts = low + (high - low) / 2;
@@ -15807,7 +15808,7 @@ static void nnti_resolve(nnt_net *net, nnti_program *p, const nnti_value *values
     for (i = 0; i < p->count; i++) {
         nnt_op *op = &p->ops[i];
         op->name = net->nodes[op->node - 1].name;
-        op->bytes = nnti_op_traffic(net, p, i, values) / net->desc.batch;
+        op->bytes = nnti_op_traffic(net, p, i, values) / net->plan.memory.micro_batch;
         for (role = 0; role < NNT_ROLES; role++) {
             int o = p->operands[i * NNT_ROLES + role];
             if (o >= 0) op->at[role] = arena + values[o].offset;
