@@ -260,6 +260,12 @@ static void calls_in_the_wrong_order(void)
     CHECK(nnt_step(NULL, &b, NULL) == NNT_ERR_ARGUMENT && nnt_fit(NULL, NULL, f) == NNT_ERR_ARGUMENT && nnt_predict(NULL, v, 1, v) == NNT_ERR_ARGUMENT);
 }
 
+static float float_of_bits(uint32_t bits)
+{
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
 static void batches_that_cannot_be(void)
 {
     nnt_net *net = nnt_new(NULL);
@@ -286,10 +292,10 @@ static void batches_that_cannot_be(void)
     labels[1] = -1;
     CHECK(nnt_step(net, &b, NULL) == NNT_ERR_DATA);             CHECK_TEXT(nnt_error(net), "step: label -1 of sample 1 is out of range; the net has 3 classes, labels go from 0 to 2");
     labels[1] = 1;
-    not_a_number = nnti_bits_float(0x7fc00000u);
+    not_a_number = float_of_bits(0x7fc00000u);
     x[2 * 4 + 3] = not_a_number;
     CHECK(nnt_step(net, &b, NULL) == NNT_ERR_DATA);             CHECK_TEXT(nnt_error(net), "step: the input of sample 2 is nan at value 3; all values must be finite");
-    x[2 * 4 + 3] = nnti_bits_float(0xff800000u);
+    x[2 * 4 + 3] = float_of_bits(0xff800000u);
     CHECK(nnt_step(net, &b, NULL) == NNT_ERR_DATA);             CHECK_TEXT(nnt_error(net), "step: the input of sample 2 is -inf at value 3; all values must be finite");
     CHECK(nnt_steps(net) == 0);
     x[2 * 4 + 3] = 1;
