@@ -6,6 +6,7 @@
    NNT_TEST_GOLDEN: the files' directory. */
 #define NNTRAIN_IMPLEMENTATION
 #include "nntrain.h"
+#include <math.h>
 #include "test.h"
 
 #ifndef NNT_TEST_GOLDEN
