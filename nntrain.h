@@ -727,6 +727,8 @@ typedef struct nnt_loader_desc {
     int      workers;               /* threads that read ahead; 0: one; NNT_NO_WORKERS: in the caller's thread */
     int      prefetch;              /* finished batches kept at most; 0: 2 more than workers */
     int      on_bad;                /* NNT_ON_BAD_... */
+    int      bytes;                 /* batches bring bytes in place of x, for nnt_input_bytes, in a quarter of the memory. Each value
+                                       of a sample has to be a multiple of 1/255: no normalize, no noise */
 } nnt_loader_desc;
 #define NNT_NO_WORKERS (-1)
 /* What happens when a sample can't be read. SKIP: its batch comes without it; a batch of bad samples only doesn't come;
@@ -17004,7 +17006,7 @@ typedef struct nnti_reading {
     uint64_t      seed;
     int64_t       epoch;
     int           least_height, least_width;    /* a decoder may reduce pictures down to this; 0: not */
-    nnti_buffer   file, image[2], lines, weights, floats;
+    nnti_buffer   file, image[2], lines, weights, floats, row;
     int           turn;                         /* which of image[] the last image was made in */
     int           worker;                       /* a loader's thread from 1 on; 0: the caller's */
     nnti_laps     laps;                         /* what a batch took, for a profile */
@@ -17031,6 +17033,7 @@ static void nnti_reading_free(nnti_reading *r)
     nnti_buffer_free(r, &r->lines);
     nnti_buffer_free(r, &r->weights);
     nnti_buffer_free(r, &r->floats);
+    nnti_buffer_free(r, &r->row);
 }
 /* At least `bytes` and the slack in the buffer, whose content is lost when it grows. NULL after an error. */
 static void *nnti_buffer_room(nnti_reading *r, nnti_buffer *b, size_t bytes)
@@ -19666,7 +19669,8 @@ enum { NNTI_SKIPPED_WHY = 100 };            /* sentences kept */
 typedef struct nnti_skip_text { char text[256]; } nnti_skip_text;
 
 typedef struct nnti_slot {
-    float     *x;
+    float     *x;                           /* or */
+    uint8_t   *bytes;
     int32_t   *labels;                      /* NULL when the dataset has none; targets too */
     float     *targets;
     int64_t   *indices;
@@ -19722,15 +19726,33 @@ struct nnt_loader {
 
 /* ---- making batches ---- */
 
+/* Values that are multiples of 1/255 become bytes. */
+static nnt_result nnti_floats_to_bytes(nnti_error *e, const float *x, int64_t count, uint8_t *to)
+{
+    int64_t i;
+    for (i = 0; i < count; i++) {
+        const float v = x[i] * 255.0f;
+        const int near_v = v > -1.0f && v < 256.0f ? (int)(v + 0.5f) : -1;       /* not a number: -1 */
+        if (near_v < 0 || near_v > 255 || v - (float)near_v > 1e-3f || (float)near_v - v > 1e-3f)
+            return nnti_set_error(e, NNT_ERR_DATA, "value %I is %g; a loader of bytes needs multiples of 1/255 from 0 to 1; leave out "
+                                  "normalize and noise, nnt_input_bytes takes mean and std", i, (double)x[i]);
+        to[i] = (uint8_t)near_v;
+    }
+    return NNT_OK;
+}
 /* Sample `index` into a row of the slot; r->error says what is wrong with it. */
 static nnt_result nnti_read_sample(const nnt_dataset *d, nnti_reading *r, nnti_slot *s, int row, int64_t index)
 {
+    const size_t at = (size_t)row * (size_t)d->sample;
+    float *x = s->bytes ? (float *)nnti_buffer_room(r, &r->row, (size_t)d->sample * sizeof(float)) : s->x + at;
     nnti_sample sample;
+    if (!x) return nnti_set_error(&r->error, NNT_ERR_MEMORY, "out of memory");
     memset(&sample, 0, sizeof sample);
     sample.label = -1;                      /* so that a reader which gives none is found out */
     sample.target = s->targets ? s->targets + (size_t)row * (size_t)d->reader.target_size : NULL;
     nnti_clear_error(&r->error);
-    if (nnti_read_planes(d, r, index, s->x + (size_t)row * (size_t)d->sample, &sample)) return (nnt_result)r->error.code;
+    if (nnti_read_planes(d, r, index, x, &sample)) return (nnt_result)r->error.code;
+    if (s->bytes && nnti_floats_to_bytes(&r->error, x, d->sample, s->bytes + at)) return (nnt_result)r->error.code;
     nnti_lap(&r->laps, NNTI_STAGE_READ);    /* what no kind gave to a stage */
     s->indices[row] = index;
     if (s->labels) s->labels[row] = sample.label;
@@ -19893,7 +19915,7 @@ static nnt_result nnti_loader_take_memory(nnt_loader *l)
     size_t slot = 0;
     char *at;
     int i, threads = nnti_max(1, l->desc.workers);
-    if (nnti_add_rows(&slot, l->rows, sample, sizeof(float)) && nnti_add_rows(&slot, l->rows, labels, sizeof(int32_t))
+    if (nnti_add_rows(&slot, l->rows, sample, l->desc.bytes ? 1 : sizeof(float)) && nnti_add_rows(&slot, l->rows, labels, sizeof(int32_t))
         && nnti_add_rows(&slot, l->rows, targets, sizeof(float)) && nnti_add_rows(&slot, l->rows, 1, sizeof(int64_t))
         && nnti_add_rows(&slot, l->rows, skips, sizeof(int64_t)) && nnti_add_rows(&slot, l->rows, skips, sizeof(nnti_skip_text))
         && nnti_mul_size(slot, (size_t)l->slot_count, &l->memory_bytes))
@@ -19917,7 +19939,8 @@ static nnt_result nnti_loader_take_memory(nnt_loader *l)
     at = (char *)l->memory;
     for (i = 0; i < l->slot_count; i++) {
         nnti_slot *s = &l->slots[i];
-        s->x = (float *)nnti_carve_rows(&at, l->rows, sample, sizeof(float));
+        if (l->desc.bytes) s->bytes = (uint8_t *)nnti_carve_rows(&at, l->rows, sample, 1);
+        else s->x = (float *)nnti_carve_rows(&at, l->rows, sample, sizeof(float));
         s->labels = (int32_t *)nnti_carve_rows(&at, l->rows, labels, sizeof(int32_t));
         s->targets = (float *)nnti_carve_rows(&at, l->rows, targets, sizeof(float));
         s->indices = (int64_t *)nnti_carve_rows(&at, l->rows, 1, sizeof(int64_t));
@@ -20070,6 +20093,7 @@ NNT_API nnt_result nnt_loader_next(nnt_loader *l, nnt_batch *out)
     } while (s->count == 0);
     if (l->given >= 0) l->given++;
     out->x = s->x;
+    out->bytes = s->bytes;
     out->labels = s->labels;
     out->targets = s->targets;
     out->count = s->count;
@@ -21515,6 +21539,10 @@ static nnt_result nnti_check_loader(nnt_net *net, nnt_loader *loader, const char
     char a[NNTI_SHAPE_TEXT], b[NNTI_SHAPE_TEXT];
     const nnti_node *in = &net->nodes[net->input];
     if (nnt_loader_error_code(loader)) return nnti_loader_failed(net, loader, where);
+    if (nnti_takes_bytes(net) != (loader->desc.bytes != 0))
+        return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "%s: the net's input is %s, the loader makes %s; %s bytes in nnt_loader_desc", where,
+                              nnti_takes_bytes(net) ? "nnt_input_bytes" : "nnt_input", loader->desc.bytes ? "bytes" : "floats",
+                              nnti_takes_bytes(net) ? "set" : "don't set");
     if (nnt_dataset_shape(nnt_loader_dataset(loader), shape)) return nnti_loader_failed(net, loader, where);
     if (memcmp(shape, in->shape, sizeof shape) != 0)
         return nnti_set_error(&net->error, NNT_ERR_SHAPE, "%s: samples of the data set are %s; the net's input is %s", where, nnti_shape_text(a, shape), nnti_shape_text(b, in->shape));
@@ -23166,20 +23194,22 @@ typedef struct nnti_page_of {
 } nnti_page_of;
 
 /* A sample as bytes, its smallest value black and its largest white: normalised data have no other scale. */
-static void nnti_page_pixels(const nnti_page_of *p, const float *x, unsigned char *to)
+static float nnti_batch_value(const nnt_batch *b, int64_t i) { return b->bytes ? (float)b->bytes[i] : b->x[i]; }
+static void nnti_page_pixels(const nnti_page_of *p, const nnt_batch *b, int64_t first, unsigned char *to)
 {
     const nnti_node *in = &p->net->nodes[p->net->input];
     int64_t plane = (int64_t)in->shape[1] * in->shape[2], i, all = plane * p->channels;
-    float low = x[0], high = x[0];
+    float low = nnti_batch_value(b, first), high = low;
     int row, col, c;
     for (i = 1; i < all; i++) {
-        if (x[i] < low) low = x[i];
-        if (x[i] > high) high = x[i];
+        const float v = nnti_batch_value(b, first + i);
+        if (v < low) low = v;
+        if (v > high) high = v;
     }
     for (row = 0; row < p->height; row++)
         for (col = 0; col < p->width; col++)
             for (c = 0; c < p->channels; c++) {
-                float v = x[c * plane + (int64_t)row * p->every * in->shape[2] + (int64_t)col * p->every];
+                float v = nnti_batch_value(b, first + c * plane + (int64_t)row * p->every * in->shape[2] + (int64_t)col * p->every);
                 *to++ = (unsigned char)(high > low ? 255.0f * ((v - low) / (high - low)) + 0.5f : 0.0f);
             }
 }
@@ -23202,7 +23232,7 @@ static void nnti_page_count(nnti_page_of *p, const nnt_batch *b, const float *lo
         p->right += label == answer;
         p->confusion[(int64_t)label * p->classes + answer]++;
         if (label == answer || p->wrong_count == NNTI_WRONG || !p->pixels) continue;
-        nnti_page_pixels(p, b->x + i * volume, p->pixels + (size_t)p->wrong_count * (p->pixel_bytes / NNTI_WRONG));
+        nnti_page_pixels(p, b, i * volume, p->pixels + (size_t)p->wrong_count * (p->pixel_bytes / NNTI_WRONG));
         p->wrong[p->wrong_count].label = label;
         p->wrong[p->wrong_count].answer = answer;
         p->wrong[p->wrong_count].share = nnti_share_of(row, p->classes, answer);
@@ -23239,7 +23269,7 @@ static nnt_result nnti_page_scan(nnti_page_of *p)
         if (r) { r = nnti_loader_failed(net, l, "nnt_report_html"); break; }
         if (!b.count) break;
         if (!b.labels) { r = nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "nnt_report_html: the data have no labels"); break; }
-        r = nnt_predict(net, b.x, b.count, logits);
+        r = b.bytes ? nnt_predict_bytes(net, b.bytes, b.count, logits) : nnt_predict(net, b.x, b.count, logits);
         if (!r) nnti_page_count(p, &b, logits);
     }
     nnti_free(&net->a, logits, bytes);

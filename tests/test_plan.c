@@ -706,6 +706,72 @@ static void bytes_take_a_quarter_of_the_memory(void)
     nnt_free(a);
     nnt_free(b);
 }
+/* A loader brings the data set's own bytes; a run with them is the run with the floats, but for roundings. */
+static void loaders_bring_bytes(void)
+{
+    static uint8_t pixels[20 * BYTES_PIXELS];
+    static float floats[20 * BYTES_PIXELS];
+    static int32_t labels[20];
+    nnt_arrays_desc arrays;
+    nnt_loader_desc order;
+    nnt_fit_desc fit;
+    nnt_metrics from_bytes, from_floats;
+    nnt_dataset *bytes, *odd;
+    nnt_loader *loader, *plain;
+    nnt_net *net = nnt_new(NULL), *other = nnt_new(NULL);
+    nnt_batch b;
+    int i, workers;
+    test_state = 5;
+    for (i = 0; i < 20 * BYTES_PIXELS; i++) { pixels[i] = (uint8_t)test_below(256); floats[i] = (float)pixels[i] / 255.0f; }
+    for (i = 0; i < 20; i++) labels[i] = i % 5;
+    floats[3 * BYTES_PIXELS + 7] = 0.123f;
+    memset(&arrays, 0, sizeof arrays);
+    memset(&order, 0, sizeof order);
+    memset(&fit, 0, sizeof fit);
+    memset(&from_bytes, 0, sizeof from_bytes);
+    memset(&from_floats, 0, sizeof from_floats);
+    arrays.count = 20;
+    arrays.channels = 3;
+    arrays.height = arrays.width = 16;
+    arrays.labels = labels;
+    arrays.x_u8 = pixels;
+    bytes = nnt_dataset_arrays(arrays, NULL);
+    arrays.x_u8 = NULL;
+    arrays.x = floats;
+    odd = nnt_dataset_arrays(arrays, NULL);
+    order.batch = 6;
+    order.bytes = 1;
+    for (workers = -1; workers < 3; workers += 2) {
+        order.workers = workers;
+        loader = nnt_loader_new(bytes, order, NULL);
+        CHECK(nnt_loader_next(loader, &b) == NNT_OK && b.count == 6 && b.x == NULL && memcmp(b.bytes, pixels, 6 * BYTES_PIXELS) == 0);
+        CHECK(nnt_loader_next(loader, &b) == NNT_OK && memcmp(b.bytes, pixels + 6 * BYTES_PIXELS, 6 * BYTES_PIXELS) == 0);
+        nnt_loader_free(loader);
+    }
+    loader = nnt_loader_new(odd, order, NULL);
+    CHECK(nnt_loader_next(loader, &b) == NNT_ERR_DATA);
+    CHECKF(strstr(nnt_loader_error(loader), "sample 3: value 7 is 0.123; a loader of bytes needs multiples of 1/255") != NULL, "%s", nnt_loader_error(loader));
+    nnt_loader_free(loader);
+    loader = nnt_loader_new(bytes, order, NULL);
+    order.bytes = 0;
+    plain = nnt_loader_new(bytes, order, NULL);
+    fit.epochs = 2;
+    CHECK(nnt_compile(net, net_on(nnt_input_bytes(net, 3, 16, 16, NULL, NULL), 0), usual(6)) == NNT_OK);
+    CHECK(nnt_compile(other, net_on(nnt_input(other, 3, 16, 16), 0), usual(6)) == NNT_OK);
+    CHECKF(nnt_fit(net, loader, fit) == NNT_OK && nnt_evaluate(net, loader, &from_bytes) == NNT_OK, "%s", nnt_error(net));
+    CHECKF(nnt_fit(other, plain, fit) == NNT_OK && nnt_evaluate(other, plain, &from_floats) == NNT_OK, "%s", nnt_error(other));
+    CHECKF(fabs((double)from_bytes.loss - (double)from_floats.loss) < 1e-4 * (double)from_floats.loss, "%g, expected %g", (double)from_bytes.loss, (double)from_floats.loss);
+    CHECK(nnt_fit(net, plain, fit) == NNT_ERR_ARGUMENT);
+    CHECK_TEXT(nnt_error(net), "fit: the net's input is nnt_input_bytes, the loader makes floats; set bytes in nnt_loader_desc");
+    CHECK(nnt_evaluate(other, loader, &from_bytes) == NNT_ERR_ARGUMENT);
+    CHECK_TEXT(nnt_error(other), "evaluate: the net's input is nnt_input, the loader makes bytes; don't set bytes in nnt_loader_desc");
+    nnt_loader_free(loader);
+    nnt_loader_free(plain);
+    nnt_dataset_free(bytes);
+    nnt_dataset_free(odd);
+    nnt_free(net);
+    nnt_free(other);
+}
 static void bytes_and_floats_are_not_mixed_up(void)
 {
     static const float wrong[3] = { 0.2f, 0.0f, 0.2f };
@@ -1255,6 +1321,7 @@ int main(int argc, char **argv)
     TEST(parts_that_would_change_bits_are_refused);
     TEST(bytes_train_as_the_floats_that_they_stand_for);
     TEST(bytes_take_a_quarter_of_the_memory);
+    TEST(loaders_bring_bytes);
     TEST(bytes_and_floats_are_not_mixed_up);
 #if defined(NNT_TEST_GUARDS)
     TEST(steps_stay_in_the_planned_bytes_and_use_them_to_the_end);
