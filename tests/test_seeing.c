@@ -794,7 +794,7 @@ static void health_refuses_what_backward_refuses(void)
 static nnt_node kinds_logits(nnt_net *net, int which)
 {
     nnt_noise_desc noise;
-    nnt_node x = nnt_input(net, 1, SIDE, SIDE), y;
+    nnt_node x = which == 3 ? nnt_input_bytes(net, 1, SIDE, SIDE, NULL, NULL) : nnt_input(net, 1, SIDE, SIDE), y;
     memset(&noise, 0, sizeof noise);
     noise.kind = NNT_NOISE_SALT_PEPPER;
     noise.amount = 0.1f;
@@ -816,6 +816,7 @@ static nnt_node kinds_logits(nnt_net *net, int which)
         x = nnt_name(nnt_softmax(nnt_name(nnt_adaptive_avgpool(x, 3, 3), "adapt")), "soft");
         return nnt_name(nnt_linear(x, CLASSES), "fc_c");
     }
+    if (which == 3) return nnt_name(nnt_linear(nnt_relu(nnt_name(nnt_batchnorm(x), "bn_g")), CLASSES), "fc_g");
     x = nnt_name(nnt_sigmoid(nnt_name(nnt_linear(x, 6), "fc_d")), "sig");
     return nnt_name(nnt_add(x, nnt_name(nnt_add(nnt_name(nnt_linear(x, 6), "fc_e"), nnt_sigmoid(x)), "add_a")), "add_b");
 }
@@ -858,13 +859,17 @@ static void a_planted_nan_is_found_in_every_kind_of_op(void)
     int which, kind;
     memset(seen, 0, sizeof seen);
     planting.run = planting_run;
-    for (which = 0; which < 3; which++) {
+    for (which = 0; which < 4; which++) {
         nnt_net *net = nnt_new(NULL);
         nnt_node logits = kinds_logits(net, which);
         nnt_compile_desc d = usual(8);
         nnt_batch b = batch_of(8);
         static float targets[8 * 6];
+        static uint8_t bytes[8 * SIDE * SIDE];
+        size_t k;
+        for (k = 0; k < sizeof bytes; k++) bytes[k] = (uint8_t)(k * 7 % 251);
         b.targets = targets;
+        b.bytes = bytes;
         d.optimizer.clip_norm = which == 2 ? 1.0f : 0.0f;
         CHECKF(nnt_compile(net, which == 2 ? nnt_mse(logits) : nnt_cross_entropy(logits), d) == NNT_OK, "%s", nnt_error(net));
         net->on->backend = &planting;
