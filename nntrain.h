@@ -21374,7 +21374,7 @@ static nnt_result nnti_check_counts(const nnt_net *net, const nnt_loader *loader
     double value[NNTI_SNAPSHOT_VALUES];
     int i, moments = nnti_moments(&net->desc.optimizer);
     small.seed = small.loader_seed = small.validation_seed = 0;     /* any number */
-    small.fit_best_epoch++;                 /* may be -1 */
+    if (small.fit_best_epoch == -1) small.fit_best_epoch = 0;      /* none yet */
     memcpy(list, &small, sizeof list);
     memcpy(value, v, sizeof value);
     for (i = 0; i < NNTI_SNAPSHOT_COUNTS; i++)
