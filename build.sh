@@ -355,6 +355,7 @@ do_config() {
             echo "no_threads_$c $base -DNNT_NO_THREADS"
             echo "no_stdio_$c $base -DNNT_NO_STDIO"
             echo "fast_math_$c $base -ffast-math"
+            echo "exact_conv_$c $base -DNNT_EXACT_CONV"
             echo "hostile_macros_$c $base -include tests/config/hostile.h"
         done
         echo "nothing_$cc $cc $warnings_c -O1 -DNNTRAIN_IMPLEMENTATION -DNNT_NO_SIMD -DNNT_NO_THREADS -DNNT_NO_STDIO"

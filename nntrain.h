@@ -89,7 +89,7 @@
    STEP BY STEP, in the order of calls
      1. nnt_new gives an empty net. NULL (no memory) may be passed on to everything: the first function that returns a
         result says NNT_ERR_MEMORY or NNT_ERR_ARGUMENT.
-     2. nnt_input, then layers: nnt_conv2d, nnt_linear, nnt_flatten, nnt_reshape; nnt_relu, nnt_leaky_relu,
+     2. nnt_input, or nnt_input_bytes for 8-bit pictures, then layers: nnt_conv2d, nnt_linear, nnt_flatten, nnt_reshape; nnt_relu, nnt_leaky_relu,
         nnt_sigmoid, nnt_tanh, nnt_gelu, nnt_softmax; nnt_maxpool, nnt_avgpool, nnt_adaptive_avgpool,
         nnt_global_avgpool; nnt_batchnorm, nnt_dropout, nnt_noise; nnt_add, nnt_concat, nnt_concat_n. What these can't
         say goes into a desc, zeroed but for what differs: nnt_conv2d_ex, nnt_linear_ex, nnt_maxpool_ex, nnt_avgpool_ex,
@@ -99,7 +99,8 @@
      4. nnt_sgd, nnt_adam or nnt_adamw fill an optimizer, whose fields may be changed. nnt_learning_rate tells what its
         schedule gives at a step.
      5. nnt_plan tells what training will take, nnt_plan_curve what it could take instead for some work done twice,
-        nnt_max_batch which batch fits a limit; nnt_keep and nnt_checkpoint_sequential choose by hand; nnt_compile takes the memory and draws the weights. nnt_summary writes a table.
+        nnt_max_batch which batch fits a limit; nnt_keep and nnt_checkpoint_sequential choose by hand; nnt_compile takes
+        the memory and draws the weights. nnt_summary writes a table.
         nnt_memory_report and nnt_plan_write show what was planned. nnt_load starts from a saved net instead.
      6. Data: nnt_dataset_arrays, nnt_dataset_idx, nnt_dataset_cifar, nnt_dataset_folder (with a decoder of one's own:
         nnt_picture_pixels) or nnt_dataset_reader; nnt_dataset_subset, nnt_dataset_split and nnt_dataset_concat make
@@ -113,13 +114,14 @@
         own: nnt_loader_next, nnt_step; at the end nnt_update when gradients of several batches are accumulated.
         nnt_loader_batches, nnt_loader_epoch, nnt_loader_batch, nnt_loader_wait_seconds, nnt_loader_dataset tell where a
         loader is, nnt_loader_skipped and nnt_loader_skipped_why what it left out, nnt_loader_rewind and nnt_loader_seek
-        put it elsewhere. nnt_steps and nnt_last_loss tell what the net has done, nnt_step_history, nnt_history_csv, nnt_history_tensorboard and nnt_report_html
-        show how it went, nnt_set_learning_rate changes its pace, nnt_backward only makes gradients.
+        put it elsewhere. nnt_steps and nnt_last_loss tell what the net has done, nnt_step_history, nnt_history_csv,
+        nnt_history_tensorboard and nnt_report_html show how it went, nnt_set_learning_rate changes its pace, nnt_backward only makes gradients.
         nnt_profile_start and nnt_profile_stop watch where the time goes (nnt_profile_loader: of a loop of one's own,
         nnt_profile_reset: from now on); nnt_profile_verdict says it in a sentence, nnt_profile_text in a table,
         nnt_profile_flame_svg, nnt_profile_trace and nnt_profile_folded in files, nnt_profile_rows in figures. nnt_health
         looks at outputs, weights and gradients of each layer, nnt_health_text shows them.
-     8. nnt_evaluate gives loss, accuracy and confusion matrix; nnt_predict gives the net's answers.
+     8. nnt_evaluate gives loss, accuracy and confusion matrix; nnt_predict (of bytes: nnt_predict_bytes) gives the net's
+        answers.
      9. nnt_param_count, nnt_param_name, nnt_param and nnt_grad reach weights and gradients as tensors. nnt_tensor_new,
         nnt_tensor_from make some of one's own; nnt_tensor_rank, nnt_tensor_size, nnt_tensor_data, nnt_tensor_read
         look at them, nnt_tensor_fill, nnt_tensor_randn, nnt_tensor_uniform, nnt_tensor_write, nnt_tensor_copy fill
@@ -147,8 +149,8 @@
      byte beforehand. A step takes nothing and gives nothing back. Values that are not needed at the same time share
      memory; dropout and noise keep no mask, since backward draws the same numbers again. With memory_limit, values that
      backward needs are not kept but made again from others, as few as it takes to stay within the limit
-     (NNT_RECOMPUTE_... asks for other choices); losses and weights keep every bit. nnt_memory tells the price. A loader holds prefetch + 1
-     batches. All memory comes from the allocator given to nnt_new, nnt_dataset_... and nnt_loader_new; NULL means
+     (NNT_RECOMPUTE_... asks for other choices); losses and weights keep every bit. nnt_memory tells the price. Nets
+     without batch norm can send a batch through in parts (micro_batch) instead. A loader holds prefetch + 1 batches. All memory comes from the allocator given to nnt_new, nnt_dataset_... and nnt_loader_new; NULL means
      malloc, and huge pages are asked for where the system has them.
 
    THREADS
