@@ -29,7 +29,7 @@ asan="-O1 -g1 -fno-omit-frame-pointer -fsanitize=address -fno-sanitize-recover=a
 ubsan="-O1 -g1 -fsanitize=undefined -fno-sanitize-recover=all"
 both="-O0 -g1 -fsanitize=address,undefined -fno-sanitize-recover=all"
 tsan="-O1 -g1 -fno-omit-frame-pointer -fsanitize=thread"
-tsan_tests="threads train data seeing"    # where threads meet: pool, loader, profile
+tsan_tests="threads train data seeing pictures"    # where threads meet: pool, loader, profile
 
 # --- what this machine has ---------------------------------------------------------------------------------------
 
@@ -219,7 +219,7 @@ run_test() {
         fail "$folder/$name (compiling)" "$log"
         return 1
     fi
-    "$folder/$name" >"$log" 2>&1 </dev/null
+    TMPDIR=$PWD/$folder "$folder/$name" >"$log" 2>&1 </dev/null
     status=$?
     counts=$(sed -n '$s/^\([0-9]*\) passed, \([0-9]*\) failed, \([0-9]*\) skipped$/\1 \2 \3/p' "$log")
     case "$status $counts" in

@@ -17134,6 +17134,20 @@ static nnt_result nnti_jpeg_frame(const uint8_t *segment, size_t length, nnti_pi
     return nnti_set_error(e, NNT_ERR_UNSUPPORTED, "the JPEG's header says %I x %I pixels; convert it", h->width, h->height);
 }
 /* All segments up to the end marker: decoders are content without one, and leave what is missing grey. */
+/* Whether a segment of Huffman tables (its length first) holds what it announces: for each table 16 counts and as many
+   codes, at most 256, which is what decoders have room for; stb_image 2.27 writes on behind it. */
+static int nnti_jpeg_codes_fit(const uint8_t *segment, size_t length)
+{
+    size_t at = 2, codes;
+    int i;
+    while (at < length) {
+        if (length - at < 17) return 0;
+        for (codes = 0, i = 1; i <= 16; i++) codes += segment[at + (size_t)i];
+        if (codes > 256 || codes > length - at - 17) return 0;
+        at += 17 + codes;
+    }
+    return 1;
+}
 static nnt_result nnti_jpeg_check(const uint8_t *p, size_t bytes, nnti_picture_header *h, nnti_error *e)
 {
     size_t at = 2, length;
@@ -17152,6 +17166,8 @@ static nnt_result nnti_jpeg_check(const uint8_t *p, size_t bytes, nnti_picture_h
         }
         if (marker == 0xE1 && length >= 8 && memcmp(p + at + 2, "Exif\0\0", 6) == 0 && h->orientation == 0)
             h->orientation = nnti_exif_orientation(p + at + 8, length - 8);
+        if (marker == 0xC4 && !nnti_jpeg_codes_fit(p + at, length))
+            return nnti_set_error(e, NNT_ERR_FORMAT, "a Huffman table of the JPEG announces more codes than there are");
         if (marker == 0xDA) {
             if (!h->width) return nnti_set_error(e, NNT_ERR_FORMAT, "the JPEG's scan comes before its frame header");
             scans++;

@@ -850,7 +850,7 @@ static void put_bits(bit_writer *w, uint32_t v, int n)
 static uint8_t *put_exif(uint8_t *p, int orientation)
 {
     uint8_t *(*put)(uint8_t *, uint32_t, int) = orientation < 0 ? put_be : put_le;
-    memcpy(p, "\xFF\xE1\0\x36" "Exif\0\0", 10);
+    memcpy(p, "\xFF\xE1\0\x32" "Exif\0\0", 10);
     memcpy(p + 10, orientation < 0 ? "MM\0*" : "II*\0", 4);
     p = put(put(p + 14, 8, 4), 2, 2);
     p = put(put(put(put(p, 0x0100, 2), 4, 2), 1, 4), 77, 4);         /* a width, to step over */
@@ -982,6 +982,30 @@ static void pictures_are_turned_upright(void)
         }
         expect_pixels(make_jpeg(file_bytes, W, H, block, big ? -orientation : orientation), rgb, h, w, "orientation");
     }
+}
+/* Decoders have room for 256 codes a table; more are refused before one sees them, as is a table longer than its segment. */
+static void tables_that_announce_too_many_codes_are_refused(void)
+{
+    static const int wrong[3][2] = { { 3, 255 }, { 15, 200 }, { 3, 13 } };      /* which count, its value: 12 codes are there */
+    const uint8_t block[1] = { 90 };
+    nnt_allocator a = nnti_allocator(NULL);
+    nnti_reading r;
+    nnti_image m;
+    size_t n, table;
+    int k;
+    nnti_reading_init(&r, &a);
+    n = make_jpeg(file_bytes, 8, 8, block, 0);
+    CHECKF(try_decode(&r, file_bytes, n, &m) == NNT_OK, "%s", r.error.text);
+    for (table = 0; file_bytes[table] != 0xFF || file_bytes[table + 1] != 0xC4; table++) { }
+    for (k = 0; k < 3; k++) {
+        uint8_t *count = file_bytes + table + 5 + wrong[k][0];
+        const uint8_t was = *count;
+        *count = (uint8_t)wrong[k][1];
+        CHECK(try_decode(&r, file_bytes, n, &m) == NNT_ERR_FORMAT);
+        CHECK_TEXT(r.error.text, "a Huffman table of the JPEG announces more codes than there are");
+        *count = was;
+    }
+    nnti_reading_free(&r);
 }
 /* Every picture cut off at every byte, and small ones with every bit flipped. JPEGs and GIFs have no checksum: they may
    give pixels. */
@@ -1696,6 +1720,7 @@ int main(int argc, char **argv)
 #ifdef NNT_TEST_STB
     TEST(pictures_of_every_kind_give_their_pixels);
     TEST(pictures_are_turned_upright);
+    TEST(tables_that_announce_too_many_codes_are_refused);
     TEST(damaged_pictures_are_errors);
     TEST(claims_are_checked_before_they_are_believed);
     TEST(the_hosts_flip_does_not_matter);
