@@ -197,7 +197,7 @@ compile_emulated() {    # program, source, flags
     language="-std=c++17 -ffp-contract=off -I. -Itests -isystem tests/cuda_on_cpu -Wall -Wextra -Werror"
     g++ $language "$@" $own -x c++ -c "$kernels" -o "$program.cu.o" &&
         g++ $language "$@" -c tests/cuda_on_cpu.cpp -o "$program.machine.o" &&
-        gcc ${CFLAGS:-} -I. -Itests "$@" -c "$source" -o "$program.o" &&
+        gcc ${CFLAGS:-} -I. -Itests $(echo "$*" | sed 's/,undefined//') -c "$source" -o "$program.o" &&
         g++ "$@" "$program.o" "$program.cu.o" "$program.machine.o" -o "$program" -lm -pthread
 }
 emulates() { [ "$(uname -sm)" = "Linux x86_64" ] && has gcc && has g++; }
@@ -264,6 +264,7 @@ do_sanitize() {
                 echo "asan $name $asan"
                 echo "ubsan $name $ubsan"
             elif is_one_of "$kind" $public; then echo "asan $name $asan"
+            elif is_one_of "$kind" cuda cuda_emulator; then echo "asan $name -O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=all"
             else echo "asan $name $both"; fi
         done | spread run_test || exit 1
         (cd tests && ls fuzz_*.c) | sed 's/\.c$//' | spread fuzz || exit 1
