@@ -263,7 +263,7 @@ do_sanitize() {
             if is_one_of "$kind" $busy; then
                 echo "asan $name $asan"
                 echo "ubsan $name $ubsan"
-            elif is_one_of "$kind" $public; then echo "asan $name $asan"
+            elif is_one_of "$kind" $public models; then echo "asan $name $asan"
             elif is_one_of "$kind" cuda cuda_emulator; then echo "asan $name -O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=all"
             else echo "asan $name $both"; fi
         done | spread run_test || exit 1
