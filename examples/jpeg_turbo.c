@@ -13,6 +13,14 @@
 #include <jpeglib.h>
 #define NNTRAIN_IMPLEMENTATION
 #include "nntrain.h"
+#include <time.h>
+
+static double seconds(void)
+{
+    struct timespec t;
+    timespec_get(&t, TIME_UTC);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
 
 /* libjpeg calls error_exit when it can't go on; it must not return. */
 typedef struct handler { struct jpeg_error_mgr base; jmp_buf back; char text[JMSG_LENGTH_MAX]; } handler;
@@ -110,10 +118,10 @@ int main(int argc, char **argv)
     data = nnt_dataset_transform(pictures, transforms, NULL);
     loader = nnt_loader_new(data, order, NULL);
     for (epoch = 0; epoch < epochs && !failed; epoch++) {
-        double start = nnti_seconds();
+        double start = seconds();
         int64_t samples = 0;
         while (!(failed = nnt_loader_next(loader, &batch) != NNT_OK) && batch.count) samples += batch.count;
-        if (!failed) printf("%d pictures, %.0f a second\n", (int)samples, (double)samples / (nnti_seconds() - start));
+        if (!failed) printf("%d pictures, %.0f a second\n", (int)samples, (double)samples / (seconds() - start));
     }
     if (failed) fprintf(stderr, "jpeg_turbo: %s\n", nnt_loader_error(loader));
     nnt_loader_free(loader);

@@ -10,6 +10,14 @@
    "waiting for data"; as a node 0.20 s, 6 % waiting, verdict "computing". */
 #define NNTRAIN_IMPLEMENTATION
 #include "nntrain.h"
+#include <time.h>
+
+static double seconds(void)
+{
+    struct timespec t;
+    timespec_get(&t, TIME_UTC);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
 
 enum { SIZE = 64, SAMPLE = 3 * SIZE * SIZE, CLASSES = 4, SAMPLES = 256 };
 
@@ -43,9 +51,9 @@ static nnt_result read_sample(void *user, int64_t index, float *x, int32_t *labe
     for (i = 0; i < SAMPLE; i++) x[i] = (float)from[i] / 255.0f;
     *label = (int32_t)(index % CLASSES);
     if (s->noisy) {
-        double start = nnti_seconds();
+        double start = seconds();
         add_noise(x, index);
-        s->noise_seconds += nnti_seconds() - start;     /* of one thread only when there are no workers */
+        s->noise_seconds += seconds() - start;     /* of one thread only when there are no workers */
     }
     return NNT_OK;
 }
