@@ -465,7 +465,11 @@ cuda_assemble() {
 cuda_base() { if [ "$1" -lt 90 ]; then echo 75; else echo 90; fi; }
 cuda_example() {
     case $1 in *fashion*) [ -n "$stb" ] || { skip "examples/$1.c with nvcc" "no stb_image"; return; } ;; esac
-    check "examples/$1.c with nvcc" nvcc -O3 -std=c++17 -I. ${stb:+-I"$stb"} "examples/$1.c" build/cuda/nntrain_cuda.o -o "build/cuda/$1" -lcublas -lcublasLt
+    case $1 in
+    jpeg_turbo) has_jpeg || { skip "examples/$1.c with nvcc" "no libjpeg-turbo"; return; }; library=-ljpeg ;;
+    *) library= ;;
+    esac
+    check "examples/$1.c with nvcc" nvcc -O3 -std=c++17 -I. ${stb:+-I"$stb"} "examples/$1.c" build/cuda/nntrain_cuda.o -o "build/cuda/$1" $library -lcublas -lcublasLt
 }
 cuda_kernels() {
     for arch in 75 90; do demangled <build/cuda/$arch.raw >build/cuda/$arch.ptx; done

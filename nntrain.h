@@ -1440,7 +1440,7 @@ typedef struct nnti_text { char *to; size_t cap, length; } nnti_text;   /* lengt
 
 static void nnti_put_char(nnti_text *t, char c)
 {
-    if (t->length + 1 < t->cap) t->to[t->length] = c;
+    if (t->cap && t->length < t->cap - 1) t->to[t->length] = c;
     t->length++;
 }
 static void nnti_put_string(nnti_text *t, const char *s)
