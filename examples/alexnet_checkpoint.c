@@ -10,9 +10,7 @@
        ./alexnet_checkpoint --net resnet50 --batch 8 --budget 1024
        ./alexnet_checkpoint --plan-only              figures without steps: any batch, no memory taken
 
-   Random pictures: only memory and time are looked at. At batch 32 on 2 threads of an x86-64 machine with AVX-512, keeping
-   all takes 50.6 MiB for the values of a step, 2 chunks 42.6 MiB for 14 % more work, a plan with at most 30 % 39.3 MiB;
-   ResNet-50 2493, 1998 (+18 %) and 437 MiB (+29 %). docs/memory.md has the table. */
+   Random pictures: only memory and time are looked at. docs/memory.md has a table of what it prints. */
 #define NNTRAIN_IMPLEMENTATION
 #include "nntrain.h"
 #include "models.h"
