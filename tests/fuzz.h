@@ -1,14 +1,13 @@
 /* fuzz.h - the main of a fuzz target: a file that defines
 
        int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);       1: the input was taken, 0: refused
-       static size_t fuzz_seed(uint8_t *to, uint32_t number);              a valid input of at most FUZZ_MAX bytes
 
-   and, under FUZZ_MAIN, calls fuzz_main with pieces that matter to the format. A broken rule ends the program by abort().
+   and, under FUZZ_MAIN, calls fuzz_main with a function that makes cases. A broken rule ends the program by abort().
    With libFuzzer:   clang -g -fsanitize=fuzzer,address,undefined -I. -Itests tests/fuzz_x.c -o fuzz -lm -lpthread
    Without:          cc -g -fsanitize=address,undefined -DFUZZ_MAIN -I. -Itests tests/fuzz_x.c -o fuzz -lm -lpthread
        ./fuzz FILE...             runs these files
-       ./fuzz --seeds FOLDER      writes the valid inputs, a corpus to begin with
-       ./fuzz --random N [SEED]   runs N mutations of valid inputs; a case that fails can be repeated by its number:
+       ./fuzz --seeds FOLDER      writes the first cases, a corpus to begin with
+       ./fuzz --random N [SEED]   runs N cases, mutations of valid inputs; one that fails can be repeated by its number:
        ./fuzz --case I [SEED] */
 #ifndef FUZZ_H
 #define FUZZ_H
@@ -70,9 +69,6 @@ extern "C"
 #endif
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static size_t fuzz_seed(uint8_t *to, uint32_t number);
-
-
 #ifdef FUZZ_MAIN
 typedef struct fuzz_dice { uint64_t seed; uint32_t number, rolled; } fuzz_dice;
 static uint32_t fuzz_roll(fuzz_dice *d, uint32_t sides)
@@ -81,6 +77,9 @@ static uint32_t fuzz_roll(fuzz_dice *d, uint32_t sides)
     nnti_random4(r, d->seed, 0, 0, d->number, d->rolled++);
     return r[0] % sides;
 }
+/* Writes case d->number, at most FUZZ_MAX bytes, and returns how many. */
+typedef size_t (*fuzz_make_fn)(uint8_t *to, fuzz_dice *d);
+
 static size_t fuzz_insert(uint8_t *b, size_t length, size_t at, const void *p, size_t n)
 {
     if (length + n > FUZZ_MAX) return length;
@@ -110,19 +109,21 @@ static size_t fuzz_mutate(uint8_t *b, size_t length, fuzz_dice *d, const char *c
     }
     return length;
 }
-static int fuzz_case(uint64_t seed, uint32_t number, const char *const *word, uint32_t words)
+static size_t fuzz_make(fuzz_make_fn make, uint64_t seed, uint32_t number, uint8_t *to)
 {
-    static uint8_t b[FUZZ_MAX];
     fuzz_dice d;
-    uint8_t *exact;
-    size_t length = fuzz_seed(b, number % FUZZ_SEEDS);
-    int taken;
     d.seed = seed;
     d.number = number;
     d.rolled = 0;
-    length = fuzz_mutate(b, length, &d, word, words);
-    exact = (uint8_t *)malloc(length ? length : 1);     /* so that a sanitizer sees its end */
-    RULE(exact != NULL);
+    return make(to, &d);
+}
+static int fuzz_case(fuzz_make_fn make, uint64_t seed, uint32_t number)
+{
+    static uint8_t b[FUZZ_MAX];
+    size_t length = fuzz_make(make, seed, number, b);
+    uint8_t *exact = (uint8_t *)malloc(length ? length : 1);        /* so that a sanitizer sees its end */
+    int taken;
+    RULE(exact != NULL && length <= FUZZ_MAX);
     memcpy(exact, b, length);
     taken = LLVMFuzzerTestOneInput(exact, length);
     free(exact);
@@ -130,7 +131,7 @@ static int fuzz_case(uint64_t seed, uint32_t number, const char *const *word, ui
 }
 static int fuzz_file(const char *path)
 {
-    static uint8_t b[1 << 22];
+    static uint8_t b[1 << 24];
     FILE *f = fopen(path, "rb");
     size_t n = f ? fread(b, 1, sizeof b, f) : 0;
     if (!f) { fprintf(stderr, "can't read %s\n", path); return 1; }
@@ -138,13 +139,13 @@ static int fuzz_file(const char *path)
     printf("%s: %s\n", path, LLVMFuzzerTestOneInput(b, n) ? "taken" : "refused");
     return 0;
 }
-static int fuzz_write_seeds(const char *folder)
+static int fuzz_write_seeds(fuzz_make_fn make, const char *folder)
 {
     static uint8_t b[FUZZ_MAX];
     uint32_t i;
     for (i = 0; i < FUZZ_SEEDS; i++) {
         char path[512];
-        size_t n = fuzz_seed(b, i);
+        size_t n = fuzz_make(make, 1, i, b);
         FILE *f;
         sprintf(path, "%.480s/seed%u", folder, (unsigned)i);
         f = fopen(path, "wb");
@@ -153,15 +154,15 @@ static int fuzz_write_seeds(const char *folder)
     }
     return 0;
 }
-static int fuzz_main(int argc, char **argv, const char *const *word, uint32_t words)
+static int fuzz_main(int argc, char **argv, fuzz_make_fn make)
 {
     int i, failed = 0;
-    if (argc > 2 && strcmp(argv[1], "--seeds") == 0) return fuzz_write_seeds(argv[2]);
+    if (argc > 2 && strcmp(argv[1], "--seeds") == 0) return fuzz_write_seeds(make, argv[2]);
     if (argc > 2 && argv[1][0] == '-') {
         uint32_t number = (uint32_t)strtoul(argv[2], NULL, 10), k, taken = 0;
         uint64_t seed = argc > 3 ? strtoul(argv[3], NULL, 10) : 1;
-        if (strcmp(argv[1], "--case") == 0) return fuzz_case(seed, number, word, words) ? 0 : 1;
-        for (k = 0; k < number; k++) taken += (uint32_t)fuzz_case(seed, k, word, words);
+        if (strcmp(argv[1], "--case") == 0) return fuzz_case(make, seed, number) ? 0 : 1;
+        for (k = 0; k < number; k++) taken += (uint32_t)fuzz_case(make, seed, k);
         printf("%u cases of seed %lu, %u taken\n", (unsigned)number, (unsigned long)seed, (unsigned)taken);
         return 0;
     }

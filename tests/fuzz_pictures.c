@@ -1,58 +1,12 @@
 /* fuzz_pictures.c - whatever bytes a file has: as a picture, EXIF block, IDX, CIFAR or gzip file, and as the names in a
-   folder, it gives samples or an error in words, and all memory back. The first byte chooses which.
-
-   With libFuzzer:   clang -g -fsanitize=fuzzer,address,undefined -I. -I/usr/include/stb tests/fuzz_pictures.c -o fuzz -lm -lpthread
-   Without:          cc -g -fsanitize=address,undefined -DFUZZ_MAIN -I. -I/usr/include/stb tests/fuzz_pictures.c -o fuzz -lm -lpthread
-       ./fuzz FILE...             tries these files
-       ./fuzz --random N [SEED]   tries N mutations of small valid ones; the case that fails can be repeated by its number:
-       ./fuzz --case I [SEED]
-   A broken rule ends the program by abort(). */
-#if defined(NNT_TEST_STB) || !defined(FUZZ_MAIN)
-#  define STB_IMAGE_IMPLEMENTATION
-#  define STBI_NO_STDIO
-#  if defined(__GNUC__)
-#    pragma GCC diagnostic push
-#    pragma GCC diagnostic ignored "-Wunused-function"
-#    pragma GCC diagnostic ignored "-Wunused-but-set-variable"
-#  endif
-#  include <stb_image.h>
-#  if defined(__GNUC__)
-#    pragma GCC diagnostic pop
-#  endif
-#endif
+   folder, it gives samples or an error in words, and all memory back. The first byte chooses which. How to run it: fuzz.h,
+   with -DNNT_TEST_STB -I/usr/include/stb. */
+#include "stb.h"
 #define NNTRAIN_IMPLEMENTATION
 #include "nntrain.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "fuzz.h"
 #include <sys/stat.h>
 #include <unistd.h>
-
-#define RULE(c) do { if (!(c)) { fprintf(stderr, "%s:%d: broken: %s\n", __FILE__, __LINE__, #c); abort(); } } while (0)
-
-typedef struct counted { size_t live, peak; } counted;
-static void *counted_take(void *user, size_t bytes, size_t align)
-{
-    counted *m = (counted *)user;
-    m->live += bytes;
-    if (m->live > m->peak) m->peak = m->live;
-    return nnti_default_alloc(NULL, bytes, align);
-}
-static void counted_give(void *user, void *p, size_t bytes)
-{
-    ((counted *)user)->live -= bytes;
-    nnti_default_free(NULL, p, bytes);
-}
-static nnt_allocator counted_of(counted *m)
-{
-    nnt_allocator a;
-    m->live = m->peak = 0;
-    a.alloc_fn = counted_take;
-    a.free_fn = counted_give;
-    a.user = m;
-    return a;
-}
 
 /* A place of one's own for files. */
 static const char *folder_of(void)
@@ -76,7 +30,7 @@ static int try_picture(const uint8_t *p, size_t n)
     nnti_reading r;
     nnti_image m;
     counted c;
-    nnt_allocator a = counted_of(&c);
+    nnt_allocator a = counted_allocator(&c);
     nnt_transform t[2];
     nnt_result code;
     memset(&d, 0, sizeof d);
@@ -98,7 +52,7 @@ static int try_dataset(const uint8_t *p, size_t n, int cifar)
     char path[300];
     const char *list[1];
     counted c;
-    nnt_allocator a = counted_of(&c);
+    nnt_allocator a = counted_allocator(&c);
     nnt_loader_desc order;
     nnt_dataset *d;
     nnt_loader *l;
@@ -128,7 +82,7 @@ static int try_names(const uint8_t *p, size_t n)
     char class_path[300], made[64][340], name[40], got[700];
     nnt_folder_desc desc;
     counted c;
-    nnt_allocator a = counted_of(&c);
+    nnt_allocator a = counted_allocator(&c);
     nnt_dataset *d;
     size_t i, length = 0;
     int64_t k;
@@ -163,10 +117,6 @@ static int try_names(const uint8_t *p, size_t n)
     return 1;
 }
 
-#ifdef __cplusplus
-extern "C"
-#endif
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     int orientation, good = 0;
@@ -190,20 +140,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         good = try_dataset(exact, size - 1, 0);
     }
     free(exact);
-    (void)good;
-    return 0;
+    return good;
 }
 
 #ifdef FUZZ_MAIN
-enum { CASE_MAX = 9000 };
-typedef struct dice { uint64_t seed; uint32_t number, rolled; } dice;
-
-static uint32_t roll(dice *d, uint32_t sides)
-{
-    uint32_t r[4];
-    nnti_random4(r, d->seed, 0, 0, d->number, d->rolled++);
-    return r[0] % sides;
-}
 /* Small files of each kind, the choosing byte before them. */
 #define SEED(text) { text, sizeof text - 1 }
 static const struct { const char *bytes; size_t size; } seeds[] = {
@@ -220,66 +160,37 @@ static const struct { const char *bytes; size_t size; } seeds[] = {
     SEED("\7\x1F\x8B\x08\0\0\0\0\0\0\x03\x01\x02\0\xFD\xFF\0\0\0\0\0\0\x02\0\0\0")
 };
 
-static void run_case(uint64_t seed, uint32_t number)
+static size_t fuzz_mutated(uint8_t *b, fuzz_dice *d)
 {
-    static uint8_t b[CASE_MAX];
-    dice d;
     size_t n, i, changes;
     uint32_t which;
-    d.seed = seed;
-    d.number = number;
-    d.rolled = 0;
-    which = roll(&d, (uint32_t)(sizeof seeds / sizeof *seeds) + 1);
+    which = fuzz_roll(d, (uint32_t)(sizeof seeds / sizeof *seeds) + 1);
     if (which == sizeof seeds / sizeof *seeds) {            /* CIFAR: its size is right now and then */
-        n = 1 + 3073 * (1 + roll(&d, 2)) - (roll(&d, 3) == 0);
-        memset(b, (int)roll(&d, 12), n);
+        n = 1 + 3073 * (1 + fuzz_roll(d, 2)) - (fuzz_roll(d, 3) == 0);
+        memset(b, (int)fuzz_roll(d, 12), n);
         b[0] = 5;
     } else {
         n = seeds[which].size;
         memcpy(b, seeds[which].bytes, n);
     }
-    changes = roll(&d, 7);
+    changes = fuzz_roll(d, 7);
     for (i = 0; i < changes; i++) {
-        const size_t at = n > 1 ? 1 + roll(&d, (uint32_t)n - 1) : 0;
+        const size_t at = n > 1 ? 1 + fuzz_roll(d, (uint32_t)n - 1) : 0;
         if (!at) break;
-        switch (roll(&d, 5)) {
-        case 0: b[at] ^= (uint8_t)(1 << roll(&d, 8)); break;
-        case 1: b[at] = (uint8_t)roll(&d, 256); break;
-        case 2: b[at] = (uint8_t)(roll(&d, 2) ? 255 : 0); break;
+        switch (fuzz_roll(d, 5)) {
+        case 0: b[at] ^= (uint8_t)(1 << fuzz_roll(d, 8)); break;
+        case 1: b[at] = (uint8_t)fuzz_roll(d, 256); break;
+        case 2: b[at] = (uint8_t)(fuzz_roll(d, 2) ? 255 : 0); break;
         case 3: memmove(b + at, b + at + 1, n - at - 1); n--; break;
-        default: if (n < CASE_MAX - 1) { memmove(b + at + 1, b + at, n - at); b[at] = (uint8_t)roll(&d, 256); n++; }
+        default: if (n < FUZZ_MAX - 1) { memmove(b + at + 1, b + at, n - at); b[at] = (uint8_t)fuzz_roll(d, 256); n++; }
         }
     }
-    if (roll(&d, 20) == 0) n = 1 + roll(&d, (uint32_t)n);
-    LLVMFuzzerTestOneInput(b, n);
-}
-static int run_file(const char *path)
-{
-    FILE *f = fopen(path, "rb");
-    size_t cap = (size_t)1 << 24, n;
-    uint8_t *p = (uint8_t *)malloc(cap);
-    if (!f || !p) {
-        fprintf(stderr, "can't read %s\n", path);
-        if (f) fclose(f);
-        free(p);
-        return 1;
-    }
-    n = fread(p, 1, cap, f);
-    fclose(f);
-    LLVMFuzzerTestOneInput(p, n);
-    free(p);
-    return 0;
+    if (fuzz_roll(d, 20) == 0) n = 1 + fuzz_roll(d, (uint32_t)n);
+    return n;
 }
 int main(int argc, char **argv)
 {
-    int i, failed = 0;
-    if (argc > 2 && argv[1][0] == '-') {
-        uint32_t number = (uint32_t)strtoul(argv[2], NULL, 10), k;
-        uint64_t seed = argc > 3 ? strtoul(argv[3], NULL, 10) : 1;
-        if (strcmp(argv[1], "--case") == 0) run_case(seed, number);
-        else for (k = 0; k < number; k++) run_case(seed, k);
-        printf("fuzz_pictures: %u cases of seed %lu\n", (unsigned)number, (unsigned long)seed);
-    } else for (i = 1; i < argc; i++) failed |= run_file(argv[i]);
+    const int failed = fuzz_main(argc, argv, fuzz_mutated);
     rmdir(folder_of());
     return failed;
 }

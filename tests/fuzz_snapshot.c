@@ -109,5 +109,9 @@ static size_t fuzz_seed(uint8_t *to, uint32_t number)
     memcpy(to, kept[number], length[number]);
     return length[number];
 }
-int main(int argc, char **argv) { return fuzz_main(argc, argv, fuzz_words, sizeof fuzz_words / sizeof *fuzz_words); }
+static size_t fuzz_mutated(uint8_t *to, fuzz_dice *d)
+{
+    return fuzz_mutate(to, fuzz_seed(to, d->number % FUZZ_SEEDS), d, fuzz_words, sizeof fuzz_words / sizeof *fuzz_words);
+}
+int main(int argc, char **argv) { return fuzz_main(argc, argv, fuzz_mutated); }
 #endif

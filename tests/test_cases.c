@@ -1,26 +1,7 @@
 /* test_cases.c - numbers that other libraries got wrong in public, worked out by hand or with PyTorch in double.
 
    Each case says what went wrong elsewhere. Public functions only. */
-#ifdef NNT_TEST_STB
-#  if defined(__GNUC__)
-#    pragma GCC diagnostic push
-#    pragma GCC diagnostic ignored "-Wpragmas"
-#    pragma GCC diagnostic ignored "-Wunknown-warning-option"
-#    pragma GCC diagnostic ignored "-Wunused-function"
-#    pragma GCC diagnostic ignored "-Wunused-but-set-variable"
-#    pragma GCC diagnostic ignored "-Wconversion"
-#    pragma GCC diagnostic ignored "-Wsign-conversion"
-#    pragma GCC diagnostic ignored "-Wshadow"
-#    pragma GCC diagnostic ignored "-Wcast-qual"
-#    pragma GCC diagnostic ignored "-Wmissing-field-initializers"
-#    pragma GCC diagnostic ignored "-Wunused-parameter"
-#  endif
-#  define STB_IMAGE_IMPLEMENTATION
-#  include <stb_image.h>
-#  if defined(__GNUC__)
-#    pragma GCC diagnostic pop
-#  endif
-#endif
+#include "stb.h"
 #define NNTRAIN_IMPLEMENTATION
 #include "nntrain.h"
 #include "test.h"

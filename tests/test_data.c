@@ -3,26 +3,7 @@
    All inputs are made here, in a temporary directory; two cases use what a machine may have: the shared cases
    (NNT_TEST_SHARED, relative to the root of the tree) and Debian's dataset-fashion-mnist. With -DNNT_TEST_STB stb_image
    is included and gzip files are unpacked; without it they have to be refused in words. */
-#ifdef NNT_TEST_STB
-#  if defined(__GNUC__)
-#    pragma GCC diagnostic push
-#    pragma GCC diagnostic ignored "-Wpragmas"
-#    pragma GCC diagnostic ignored "-Wunknown-warning-option"
-#    pragma GCC diagnostic ignored "-Wunused-function"
-#    pragma GCC diagnostic ignored "-Wunused-but-set-variable"
-#    pragma GCC diagnostic ignored "-Wconversion"
-#    pragma GCC diagnostic ignored "-Wsign-conversion"
-#    pragma GCC diagnostic ignored "-Wshadow"
-#    pragma GCC diagnostic ignored "-Wcast-qual"
-#    pragma GCC diagnostic ignored "-Wmissing-field-initializers"
-#    pragma GCC diagnostic ignored "-Wunused-parameter"
-#  endif
-#  define STB_IMAGE_IMPLEMENTATION
-#  include <stb_image.h>
-#  if defined(__GNUC__)
-#    pragma GCC diagnostic pop
-#  endif
-#endif
+#include "stb.h"
 #define NNTRAIN_IMPLEMENTATION
 #include "nntrain.h"
 #include "test.h"
