@@ -52,7 +52,7 @@
      >>gemm         matrix products                                 >>transform    resize, crop, flip, turn, colours
      >>winograd     convolution with fewer multiplications          >>data         datasets: IDX, CIFAR, folders; parts
      >>conv         convolution                                     >>loader       batches, made ahead by threads
-     >>linear       fully connected layers                          >>health       a step op by op, values that are not finite
+     >>linear       fully connected layers                          >>health       a step op by op, what is not finite
      >>pool         max, average, adaptive pooling                  >>run          step, update, predict
      >>norm         batch normalisation                             >>weights      nets as files
      >>loss         softmax, cross-entropy, squared error           >>snapshot     runs as files: stop and go on
@@ -89,9 +89,9 @@
    STEP BY STEP, in the order of calls
      1. nnt_new gives an empty net. NULL (no memory) may be passed on to everything: the first function that returns a
         result says NNT_ERR_MEMORY or NNT_ERR_ARGUMENT.
-     2. nnt_input, or nnt_input_bytes for 8-bit pictures, then layers: nnt_conv2d, nnt_linear, nnt_flatten, nnt_reshape; nnt_relu, nnt_leaky_relu,
-        nnt_sigmoid, nnt_tanh, nnt_gelu, nnt_softmax; nnt_maxpool, nnt_avgpool, nnt_adaptive_avgpool,
-        nnt_global_avgpool; nnt_batchnorm, nnt_dropout, nnt_noise; nnt_add, nnt_concat, nnt_concat_n. What these can't
+     2. nnt_input, or nnt_input_bytes for 8-bit pictures, then layers: nnt_conv2d, nnt_linear, nnt_flatten, nnt_reshape;
+        nnt_relu, nnt_leaky_relu, nnt_sigmoid, nnt_tanh, nnt_gelu, nnt_softmax; nnt_maxpool, nnt_avgpool,
+        nnt_adaptive_avgpool, nnt_global_avgpool; nnt_batchnorm, nnt_dropout, nnt_noise; nnt_add, nnt_concat, nnt_concat_n. What these can't
         say goes into a desc, zeroed but for what differs: nnt_conv2d_ex, nnt_linear_ex, nnt_maxpool_ex, nnt_avgpool_ex,
         nnt_noise_ex, and nnt_batchnorm_ex, whose desc begins as nnt_batchnorm_defaults (there zero means zero).
         nnt_name names a layer, nnt_shape tells what has been inferred.
@@ -115,7 +115,8 @@
         nnt_loader_batches, nnt_loader_epoch, nnt_loader_batch, nnt_loader_wait_seconds, nnt_loader_dataset tell where a
         loader is, nnt_loader_skipped and nnt_loader_skipped_why what it left out, nnt_loader_rewind and nnt_loader_seek
         put it elsewhere. nnt_steps and nnt_last_loss tell what the net has done, nnt_step_history, nnt_history_csv,
-        nnt_history_tensorboard and nnt_report_html show how it went, nnt_set_learning_rate changes its pace, nnt_backward only makes gradients.
+        nnt_history_tensorboard and nnt_report_html show how it went, nnt_set_learning_rate changes its pace,
+        nnt_backward only makes gradients.
         nnt_profile_start and nnt_profile_stop watch where the time goes (nnt_profile_loader: of a loop of one's own,
         nnt_profile_reset: from now on); nnt_profile_verdict says it in a sentence, nnt_profile_text in a table,
         nnt_profile_flame_svg, nnt_profile_trace and nnt_profile_folded in files, nnt_profile_rows in figures. nnt_health
@@ -150,8 +151,9 @@
      memory; dropout and noise keep no mask, since backward draws the same numbers again. With memory_limit, values that
      backward needs are not kept but made again from others, as few as it takes to stay within the limit
      (NNT_RECOMPUTE_... asks for other choices); losses and weights keep every bit. nnt_memory tells the price. Nets
-     without batch norm can send a batch through in parts (micro_batch) instead. A loader holds prefetch + 1 batches. All memory comes from the allocator given to nnt_new, nnt_dataset_... and nnt_loader_new; NULL means
-     malloc, and huge pages are asked for where the system has them.
+     without batch norm can send a batch through in parts (micro_batch) instead. A loader holds prefetch + 1 batches.
+     All memory comes from the allocator given to nnt_new, nnt_dataset_... and nnt_loader_new; NULL means malloc, and
+     huge pages are asked for where the system has them.
 
    THREADS
      A net is used by one thread at a time; different nets may run in different threads. It computes on
@@ -898,7 +900,8 @@ typedef struct nnt_layer_health {
 /* Runs a step's ops one by one on a batch and looks at everything that they write; *count gets how many layers there are,
    rows at most cap of them. NNT_ERR_NOT_FINITE names the first value that is not finite, by layer and op. Afterwards all
    is as before, but for gradients and nnt_last_loss, which are the batch's. Takes about nnt_memory.fixed on the host
-   meanwhile. Of a net compiled with a loss, but no optimizer, it looks at the ops of nnt_evaluate. nnt_step and nnt_fit look for the first such value by themselves when a loss is not finite. */
+   meanwhile. Of a net compiled with a loss, but no optimizer, it looks at the ops of nnt_evaluate. nnt_step and nnt_fit
+   look for the first such value by themselves when a loss is not finite. */
 NNT_API nnt_result nnt_health(nnt_net *net, const nnt_batch *batch, nnt_layer_health *rows, int cap, int *count);
 /* The rows as a table, and what is odd about them in words. Writes and returns as nnt_summary. */
 NNT_API size_t nnt_health_text(const nnt_layer_health *rows, int count, char *text, size_t cap);
@@ -1074,9 +1077,9 @@ enum {
     NNT_OPF_ACCUMULATE = 2,     /* GX += instead of = */
     NNT_OPF_MASK = 4,           /* finally GX = MASK > 0 ? GX : 0, that is backward of a relu whose output is MASK */
     NNT_OPF_OVER = 8,           /* with MASK: GX may be MASK itself */
-    NNT_OPF_BYTES = 32,         /* X is bytes, of which STATS makes floats as CONVERT does; of CONV.., LINEAR.., NOISE. A device whose
-                                   supports says no gets a CONVERT instead */
-    NNT_OPF_EXACT = 16          /* CONV: sums of products as written, no fast convolution (nnt_conv_desc.exact) */
+    NNT_OPF_EXACT = 16,         /* CONV: sums of products as written, no fast convolution (nnt_conv_desc.exact) */
+    NNT_OPF_BYTES = 32          /* X is bytes, of which STATS makes floats as CONVERT does; of CONV.., LINEAR.., NOISE. A
+                                   device whose supports says no gets a CONVERT instead */
 };
 /* Roles: which operand a pointer is. */
 enum {
