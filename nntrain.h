@@ -496,7 +496,8 @@ typedef struct nnt_memory {
     int    ops_train, ops_predict;  /* lengths of the two lists of resolved ops */
     int    peak_op;                 /* index in the training list of the op at the peak */
     int    micro_batch;             /* samples that go through the net at a time: the batch, or a part of it */
-    int    block;                   /* ops treat so many samples at a time, 4 to 64, whatever the batch; 0: all at once */
+    int    block;                   /* "cpu": ops treat so many samples at a time, 4 to 64, whatever the batch; 0: all at once,
+                                       and no parts (batch norm). Devices that don't promise the bits: 1 */
 } nnt_memory;
 
 /* Figures of nnt_compile without taking any memory on the device. */
@@ -822,7 +823,7 @@ typedef int (*nnt_callback)(void *user, nnt_net *net, const nnt_progress_info *i
 
 /* Snapshots that nnt_fit writes (see nnt_snapshot): at the end of each epoch, and when a callback stops it. */
 typedef struct nnt_checkpoint_desc {
-    const char *path;               /* of the newest; NULL: none are written */
+    const char *path;               /* of the newest; NULL, with all else 0: none are written */
     int64_t     every_steps;        /* also after each so many steps; 0: no */
     int         keep;               /* newest ones kept: path, path.1, path.2, ...; 0: 1 */
     int         best;               /* also path.best: of the best epoch so far, by nnt_fit_desc.monitor */
@@ -1164,6 +1165,7 @@ typedef struct nnt_backend {
                                                                            NULL: ops are run one by one, between sync and a clock */
     void       (*stage)(void *device, void *buffer, size_t bytes);      /* (optional) memory of alloc's, as large as a batch's input, for uploads
                                                                            that begin before their turn. NULL: none is planned */
+    int          in_blocks;                                             /* run treats samples in blocks of nnt_op.block */
 } nnt_backend;
 enum { NNT_RANDOM_NORMAL = 0, NNT_RANDOM_UNIFORM, NNT_RANDOM_ADD_NORMAL };   /* b n + a; [a, b); += a n */
 
@@ -9162,10 +9164,11 @@ NNT_API nnt_node nnt_input_bytes(nnt_net *net, int channels, int height, int wid
     float *values;
     int c, pixels;
     if (!input.id) return input;
-    for (c = 0; c < channels; c++)
-        if ((mean && !nnti_finite(mean[c])) || (std && !(nnti_finite(std[c]) && std[c] > 0)))
-            return nnti_fail(net, NNT_ERR_ARGUMENT, &net->nodes[net->input], "mean %g and std %g of channel %d; both must be finite, std above 0",
-                             mean ? (double)mean[c] : 0.0, std ? (double)std[c] : 1.0, c);
+    for (c = 0; c < channels; c++) {
+        const double m = mean ? (double)mean[c] : 0, d = std ? (double)std[c] : 1;
+        if (!nnti_finite((float)m) || !nnti_finite((float)d) || !(d > 0) || !(fabs(m) + 1 <= 1e30 * d))      /* so that its values are too */
+            return nnti_fail(net, NNT_ERR_ARGUMENT, &net->nodes[net->input], "mean %g and std %g of channel %d; both must be finite, std above 0", m, d, c);
+    }
     size[0] = 2 * (int64_t)channels;
     pixels = nnti_add_param(net, NNTI_PARAM_CONSTANT, "", 1, size);
     if (pixels < 0) return nnti_invalid(net);
@@ -11700,12 +11703,12 @@ static int nnti_takes_bytes(const nnt_net *net) { return net->nodes[net->input].
 
 /* Samples that ops of a net treat at a time, so that a batch can come in parts with the same bits: 64 of small maps, down
    to 4 of large ones, such that a block is work enough to pay for what is done once a block. It depends on the shapes
-   of the layers only. 0 with batch norm, whose statistics are of all samples. */
+   of the layers only. 0 with batch norm, whose statistics are of all samples; 1 on devices that don't promise the bits. */
 enum { NNTI_BLOCK_LEAST = 4, NNTI_BLOCK_MOST = 64, NNTI_BLOCK_BYTES = 64 << 20 };
-static int nnti_net_block(const nnt_net *net)
+static int nnti_net_block(const nnt_net *net, const nnti_open_device *on)
 {
     int64_t largest = 1;
-    int i, block = NNTI_BLOCK_MOST;
+    int i, block = on->backend->in_blocks ? NNTI_BLOCK_MOST : 1;
     for (i = 0; i < net->node_count; i++) {
         if (net->nodes[i].kind == NNTI_NODE_BATCHNORM) return 0;
         largest = nnti_max64(largest, nnti_volume(net->nodes[i].shape));
@@ -11825,7 +11828,7 @@ static int nnti_emit(nnti_lowering *l, int kind, int node)
     op->stream = (uint32_t)(node + 1);
     op->precision = l->precision;
     op->flops = n->flops;
-    op->block = nnti_is_loss(n) || kind == NNT_OP_BN_RUNNING ? 0 : l->block;
+    op->block = nnti_is_loss(n) || l->block < NNTI_BLOCK_LEAST ? 0 : l->block;
     if (kind == NNT_OP_CONV_POOL || kind == NNT_OP_CONV_POOL_DATA || kind == NNT_OP_CONV_POOL_WEIGHT || kind == NNT_OP_BN_POOL || kind == NNT_OP_BN_POOL_GRAD) {
         const nnt_op *pool = &l->net->nodes[l->pools[node]].geometry;
         op->mid_h = op->out_h;
@@ -13125,6 +13128,8 @@ static void nnti_lower_program(nnti_lowering *l, nnti_plan *plan, int program, i
     l->p->loss_op = -1;
     l->target = last;
     nnti_mark(l, target);
+    if (l->training && !l->learns[last])
+        l->failed = (int)nnti_set_error(&l->net->error, NNT_ERR_STATE, "compile: nothing in front of the loss has weights; add a layer that learns, or leave the optimizer zeroed");
     for (i = 0; i <= last && !l->failed; i++) if (l->needed[i]) nnti_lower_forward(l, i);
     if (l->failed) return;
     plan->x[program] = l->input;
@@ -13195,7 +13200,7 @@ static nnt_result nnti_plan_program(nnt_net *net, nnti_plan *plan, int program, 
     l.on = w->on;
     l.bytes_value = -1;
     l.whole = program ? w->batch : w->desc->batch;
-    l.block = nnti_net_block(net);
+    l.block = nnti_net_block(net, w->on);
     l.training = program == 0;
     l.precision = w->desc->precision;
     l.p = program ? &plan->predict : &plan->train;
@@ -13295,7 +13300,7 @@ static nnt_result nnti_make_plan_in_parts(nnt_net *net, int target, const nnt_co
     nnt_result r = NNT_OK;
     memset(plan, 0, sizeof *plan);
     m->micro_batch = part;
-    m->block = nnti_net_block(net);
+    m->block = nnti_net_block(net, on);
     if (!nnti_place_params(net, plan))
         return nnti_set_error(&net->error, NNT_ERR_MEMORY, "compile: the parameters pass the address space");
     m->params = (plan->trained_floats + plan->persistent_floats) * sizeof(float);
@@ -13367,14 +13372,25 @@ static int nnti_part_of(int batch, int parts, int block)
 {
     return (int)nnti_min64(batch, nnti_ceil_div(nnti_ceil_div(batch, parts), block) * block);
 }
+/* Whether parts of micro_batch samples can't be; then the error says why. */
+static int nnti_micro_batch_fault(nnt_net *net, const nnt_compile_desc *d, int block)
+{
+    const int m = d->micro_batch;
+    if (!block)
+        nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "compile: micro_batch %d, but the net has batch norm, whose statistics are of the whole batch; set it to 0", m);
+    else if (m < d->batch && m % block)
+        nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "compile: micro_batch %d; for this net it must be a multiple of %d, so that the bits don't depend on it", m, block);
+    else return 0;
+    return 1;
+}
 /* Samples that go through at a time. With micro_batch -1: the fewest equal parts that keep all within memory_limit, or the
    smallest ones, which then are recomputed too. 0 after an error. */
 static int nnti_choose_part(nnt_net *net, int target, const nnt_compile_desc *d, const nnti_open_device *on)
 {
-    const int block = nnti_net_block(net);
+    const int block = nnti_net_block(net, on);
     int low = 1, high, fits;                /* so many parts are too few; are enough, or as many as there can be */
     if (d->optimizer.kind == NNT_OPTIMIZER_NONE) return d->batch;
-    if (d->micro_batch > 0) return nnti_min(d->micro_batch, d->batch);
+    if (d->micro_batch > 0) return nnti_micro_batch_fault(net, d, block) ? 0 : nnti_min(d->micro_batch, d->batch);
     if (d->micro_batch == 0 || !d->memory_limit || !block) return d->batch;
     fits = nnti_part_fits(net, target, d, d->batch, on);
     for (high = (int)nnti_ceil_div(d->batch, block); fits == 0 && high - low > 1;) {
@@ -14916,6 +14932,7 @@ static void nnti_cpu_run_bytes(const nnti_exec *e, const nnt_op *op, const nnt_r
         part.at[NNT_X] = op->workspace;
         part.at[NNT_STATS] = NULL;
         part.workspace = (char *)op->workspace + nnti_bytes_workspace(op);
+        part.workspace_bytes = op->workspace_bytes - nnti_bytes_workspace(op);
         nnti_cpu_kernels[op->kind].run(e, &part, &r);
     }
 }
@@ -14958,7 +14975,7 @@ static void nnti_cpu_host_threads(void *device, nnt_parallel_fn fn, void *user)
 static const nnt_backend nnti_cpu_backend = {
     NNT_BACKEND_ABI, "cpu", nnti_cpu_count, nnti_cpu_open, nnti_cpu_close, nnti_cpu_alloc, nnti_cpu_release,
     nnti_cpu_transfer, nnti_cpu_transfer, nnti_cpu_fill_memory, NULL, nnti_cpu_workspace, nnti_cpu_run, NULL, NULL,
-    nnti_cpu_make_random, nnti_cpu_combine, nnti_cpu_host_threads, nnti_host_memory, NULL, NULL, NULL, NULL
+    nnti_cpu_make_random, nnti_cpu_combine, nnti_cpu_host_threads, nnti_host_memory, NULL, NULL, NULL, NULL, 1
 };
 
 /* ============================================================================
@@ -15023,7 +15040,7 @@ static nnt_result nnti_null_combine(void *device, float *y, float a, const float
 static const nnt_backend nnti_null_backend = {
     NNT_BACKEND_ABI, "null", nnti_cpu_count, nnti_null_open, nnti_null_close, nnti_null_alloc, nnti_null_release,
     nnti_null_upload, nnti_null_download, nnti_null_fill, NULL, NULL, nnti_null_run, NULL, NULL, nnti_null_random, nnti_null_combine,
-    NULL, NULL, NULL, NULL, NULL, NULL
+    NULL, NULL, NULL, NULL, NULL, NULL, 1                               /* plans as the CPU does */
 };
 
 /* ============================================================================
@@ -15609,17 +15626,6 @@ static nnt_result nnti_check_optimizer(nnt_net *net, const nnt_optimizer *o)
     if (o->warmup_steps < 0) return nnti_set_error(e, NNT_ERR_ARGUMENT, "compile: warmup_steps %I; it can't be negative", o->warmup_steps);
     return NNT_OK;
 }
-static nnt_result nnti_check_micro_batch(nnt_net *net, const nnt_compile_desc *d)
-{
-    const int m = d->micro_batch, block = nnti_net_block(net);
-    if (m < -1)
-        return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "compile: micro_batch %d; 0: off, -1: as memory_limit asks, or samples", m);
-    if (m > 0 && !block)
-        return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "compile: micro_batch %d, but the net has batch norm, whose statistics are of the whole batch; set it to 0", m);
-    if (m > 0 && m < d->batch && m % block)
-        return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "compile: micro_batch %d; for this net it must be a multiple of %d, so that the bits don't depend on it", m, block);
-    return NNT_OK;
-}
 /* Everything that plan and compile check alike. target: index of the node. */
 static nnt_result nnti_check_compile(nnt_net *net, nnt_node loss, const nnt_compile_desc *d, int *target)
 {
@@ -15642,8 +15648,9 @@ static nnt_result nnti_check_compile(nnt_net *net, nnt_node loss, const nnt_comp
     if (!nnti_finite(d->extra_work) || d->extra_work < 0)
         return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "compile: extra_work %g; it must be finite and not negative", (double)d->extra_work);
     r = nnti_check_optimizer(net, &d->optimizer);
-    if (!r) r = nnti_check_micro_batch(net, d);
     if (r) return r;
+    if (d->micro_batch < -1)
+        return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "compile: micro_batch %d; 0: off, -1: as memory_limit asks, or samples", d->micro_batch);
     if (d->optimizer.kind != NNT_OPTIMIZER_NONE && !nnti_is_loss(&net->nodes[*target]))
         return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "compile: an optimizer is given, but op %d (%s) is no loss; give nnt_cross_entropy(x) or nnt_mse(x), or leave the optimizer zeroed",
                               loss.id, nnti_node_kind_name(&net->nodes[*target]));
@@ -16575,10 +16582,13 @@ static void nnti_plan_text(nnti_text *t, void *subject)
     }
 }
 
+/* Characters that a page in UTF-8 can't have become question marks. */
 static void nnti_put_xml(nnti_text *t, const char *w)
 {
+    const int utf8 = nnti_utf8_valid(w, strlen(w));
     for (; *w; w++) {
-        if (*w == '&') nnti_put_string(t, "&amp;");
+        if ((unsigned char)*w < 32 || (!utf8 && (unsigned char)*w > 126)) nnti_put_char(t, '?');
+        else if (*w == '&') nnti_put_string(t, "&amp;");
         else if (*w == '<') nnti_put_string(t, "&lt;");
         else if (*w == '"') nnti_put_string(t, "&quot;");
         else nnti_put_char(t, *w);
@@ -17433,6 +17443,7 @@ static nnt_result nnti_decode(nnti_reading *r, const nnt_folder_desc *d, const u
     if (code) return code;
     if (h.kind == NNTI_PICTURE_UNKNOWN && !d->decode_fn)
         return nnti_set_error(e, NNT_ERR_FORMAT, "%s", data[0] == '<' ? "this is a web page; fetch the picture itself"
+                              : bytes > 2 && data[0] == 'P' && data[1] >= '1' && data[1] <= '4' ? "of PPM and PGM only the binary kinds, P6 and P5, are read"
                               : "this is no JPEG, PNG, BMP, GIF, PGM or PPM");
     if (nnti_mul64(h.width, h.height) > d->max_pixels)
         return nnti_set_error(e, NNT_ERR_DATA, "its header says %I x %I pixels; max_pixels is %I", h.width, h.height, d->max_pixels);
@@ -21559,7 +21570,7 @@ static nnt_result nnti_check_loader(nnt_net *net, nnt_loader *loader, const char
     int shape[3];
     char a[NNTI_SHAPE_TEXT], b[NNTI_SHAPE_TEXT];
     const nnti_node *in = &net->nodes[net->input];
-    if (nnt_loader_error_code(loader)) return nnti_loader_failed(net, loader, where);
+    if (!loader || loader->broken) return nnti_loader_failed(net, loader, where);
     if (nnti_takes_bytes(net) != (loader->desc.bytes != 0))
         return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "%s: the net's input is %s, the loader makes %s; %s bytes in nnt_loader_desc", where,
                               nnti_takes_bytes(net) ? "nnt_input_bytes" : "nnt_input", loader->desc.bytes ? "bytes" : "floats",
@@ -21574,6 +21585,12 @@ static int nnti_largest(const float *x, int count)
     int i, best = 0;
     for (i = 1; i < count; i++) if (x[i] > x[best]) best = i;
     return best;
+}
+/* Samples that are evaluated at a time: a block, so that the sum over a batch has one order however it is parted. */
+static int nnti_evaluated_at_once(const nnt_net *net)
+{
+    const nnt_memory *m = &net->plan.memory;
+    return m->block > 1 ? nnti_min(m->block, m->micro_batch) : m->micro_batch;
 }
 /* Adds a batch's samples to the confusion matrix. logits: room for one compiled batch. */
 static nnt_result nnti_count_confusion(nnt_net *net, const nnt_batch *b, int first, int count, float *logits, nnt_metrics *m)
@@ -21610,7 +21627,7 @@ NNT_API nnt_result nnt_evaluate(nnt_net *net, nnt_loader *loader, nnt_metrics *o
         if (net->nodes[net->loss_node].kind != NNTI_NODE_CROSS_ENTROPY || out->confusion_classes != classes)
             return nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "evaluate: confusion has room for %d classes; the net has %d", out->confusion_classes, classes);
         memset(out->confusion, 0, (size_t)classes * (size_t)classes * sizeof *out->confusion);
-        logits_bytes = (size_t)net->plan.memory.micro_batch * (size_t)classes * sizeof *logits;
+        logits_bytes = (size_t)nnti_evaluated_at_once(net) * (size_t)classes * sizeof *logits;
         logits = (float *)nnti_alloc(&net->a, logits_bytes);
         if (!logits) return nnti_set_error(&net->error, NNT_ERR_MEMORY, "evaluate: out of memory");
     }
@@ -21623,8 +21640,8 @@ NNT_API nnt_result nnt_evaluate(nnt_net *net, nnt_loader *loader, nnt_metrics *o
         if (!b.count) break;
         start = nnti_clock(net);
         r = nnti_check_batch(net, &b, "evaluate", 1);
-        for (first = 0; first < b.count && !r; first += net->plan.memory.micro_batch) {
-            int count = nnti_min(net->plan.memory.micro_batch, b.count - first);
+        for (first = 0; first < b.count && !r; first += nnti_evaluated_at_once(net)) {
+            int count = nnti_min(nnti_evaluated_at_once(net), b.count - first);
             r = nnti_evaluate_samples(net, &b, first, count, 1, "evaluate");
             if (!r) r = nnti_get_loss(net, 1, &part, "evaluate");
             if (!r && logits) r = nnti_count_confusion(net, &b, first, count, logits, out);
@@ -22392,7 +22409,7 @@ static void nnti_put_loader_verdict(nnti_text *t, const nnti_page *p, double net
     nnti_put(t, "; try workers=%d", want);
     if (want + 1 > cores)                   /* the net's own thread wants one too */
         nnti_put(t, " (there %s %d core%s for all; more threads help where reading waits, not where it computes)", cores == 1 ? "is" : "are", cores, cores == 1 ? "" : "s");
-    if (stage == NNTI_STAGE_TRANSFORM) nnti_put_string(t, "; noise costs less as a layer (nnt_noise)");
+    if (stage == NNTI_STAGE_TRANSFORM) nnti_put_string(t, "; noise, if there is any, costs less as a layer (nnt_noise)");
     if (stage == NNTI_STAGE_READ || stage == NNTI_STAGE_DECODE)
         nnti_put_string(t, "; with cache_bytes (nnt_transforms_desc) each sample is read and decoded once");
 }
@@ -22410,9 +22427,16 @@ static void nnti_put_compute_verdict(nnti_text *t, const nnti_sheet *s, double w
         if (strcmp(r->phase, nnti_phase_names[NNT_PHASE_AGAIN]) == 0) again += r->seconds;
         if (r->kind[0] && (!top || r->seconds > top->seconds)) top = r;
     }
-    nnti_put_string(t, "computing: data is waited for ");
-    nnti_put_percent(t, wait / wall);
-    nnti_put_string(t, " of the time");
+    if (elsewhere + callback > 0.5 * wall) {
+        nnti_put_string(t, "the program's own code: ");
+        nnti_put_percent(t, (elsewhere + callback) / wall);
+        nnti_put_string(t, " of the time pass outside of the library or in the callback; data is waited for ");
+        nnti_put_percent(t, wait / wall);
+    } else {
+        nnti_put_string(t, "computing: data is waited for ");
+        nnti_put_percent(t, wait / wall);
+        nnti_put_string(t, " of the time");
+    }
     if (top) {
         nnti_put_string(t, "; the largest part is ");
         nnti_put_place(t, top);
@@ -22572,13 +22596,14 @@ static void nnti_put_number(nnti_text *t, double v, size_t width)
     nnti_put_string(t, text);
 }
 /* What is odd about a layer. The bounds are rules of thumb: an update of a thousandth of the weight is usual. */
-static void nnti_put_oddity(nnti_text *t, const nnt_layer_health *r)
+static void nnti_put_oddity(nnti_text *t, const nnt_layer_health *r, int learns)
 {
     if (r->relu && r->dead >= 0.4) {
         nnti_put(t, "%s: ", r->layer);
         nnti_put_percent(t, r->dead);
         nnti_put_string(t, " of its channels are 0 for the whole batch (dead relus): a smaller learning rate, leaky_relu or batchnorm may help\n");
     }
+    if (!learns) return;
     if (r->weight > 0 && !(r->gradient > 0)) nnti_put(t, "%s: its gradient is 0: it does not learn\n", r->layer);
     else if (r->update > 0.1) nnti_put(t, "%s: an update changes it by more than a tenth: the learning rate is large\n", r->layer);
     else if (r->weight > 0 && r->update < 1e-6) nnti_put(t, "%s: an update changes it by less than a millionth: it hardly learns\n", r->layer);
@@ -22586,7 +22611,8 @@ static void nnti_put_oddity(nnti_text *t, const nnt_layer_health *r)
 NNT_API size_t nnt_health_text(const nnt_layer_health *rows, int count, char *text, size_t cap)
 {
     nnti_text t = nnti_text_begin(text, cap);
-    int i;
+    int i, learns = 0;                      /* no gradient at all: the net was compiled without an optimizer */
+    for (i = 0; rows && i < count; i++) learns |= rows[i].gradient > 0;
     nnti_put(&t, "%-24s%-14s%10s%10s%8s%8s%10s%10s%10s\n", "layer", "kind", "output", "largest", "zeros", "dead", "weight", "gradient", "update");
     for (i = 0; rows && i < count; i++) {
         const nnt_layer_health *r = &rows[i];
@@ -22604,7 +22630,7 @@ NNT_API size_t nnt_health_text(const nnt_layer_health *rows, int count, char *te
         }
         nnti_put_char(&t, '\n');
     }
-    for (i = 0; rows && i < count; i++) nnti_put_oddity(&t, &rows[i]);
+    for (i = 0; rows && i < count; i++) nnti_put_oddity(&t, &rows[i], learns);
     nnti_text_end(&t);
     return t.length;
 }

@@ -3017,7 +3017,7 @@ nnt_result nnti_cuda_sync(void *device)
 const nnt_backend nnti_cuda_backend = {
     NNT_BACKEND_ABI, "cuda", nnti_cuda_count, nnti_cuda_open, nnti_cuda_close, nnti_cuda_alloc, nnti_cuda_release,
     nnti_cuda_upload, nnti_cuda_download, nnti_cuda_fill, nnti_cuda_supports, nnti_cuda_workspace, nnti_cuda_run, nnti_cuda_sync,
-    nnti_cuda_error, nnti_cuda_random, nnti_cuda_axpby, NULL, nnti_cuda_memory, nnti_cuda_precision, nnti_cuda_fetch, nnti_cuda_run_timed, nnti_cuda_stage
+    nnti_cuda_error, nnti_cuda_random, nnti_cuda_axpby, NULL, nnti_cuda_memory, nnti_cuda_precision, nnti_cuda_fetch, nnti_cuda_run_timed, nnti_cuda_stage, 0
 };
 
 /* Makes "cuda" known before main begins. */

@@ -260,6 +260,17 @@ static void calls_in_the_wrong_order(void)
     CHECK(nnt_step(NULL, &b, NULL) == NNT_ERR_ARGUMENT && nnt_fit(NULL, NULL, f) == NNT_ERR_ARGUMENT && nnt_predict(NULL, v, 1, v) == NNT_ERR_ARGUMENT);
 }
 
+static void nets_without_weights_cannot_learn(void)
+{
+    nnt_net *net = nnt_new(NULL);
+    nnt_node loss = nnt_mse(nnt_relu(nnt_input(net, 1, 8, 8)));
+    nnt_compile_desc d = usual();
+    CHECK(nnt_compile(net, loss, d) == NNT_ERR_STATE);
+    CHECK_TEXT(nnt_error(net), "compile: nothing in front of the loss has weights; add a layer that learns, or leave the optimizer zeroed");
+    d.optimizer.kind = NNT_OPTIMIZER_NONE;
+    CHECKF(nnt_compile(net, loss, d) == NNT_OK, "%s", nnt_error(net));
+    nnt_free(net);
+}
 static float float_of_bits(uint32_t bits)
 {
     float f;
@@ -559,6 +570,7 @@ int main(int argc, char **argv)
     TEST(inputs_and_names_that_cannot_be);
     TEST(compiles_that_cannot_be);
     TEST(calls_in_the_wrong_order);
+    TEST(nets_without_weights_cannot_learn);
     TEST(batches_that_cannot_be);
     TEST(gradients_that_wait_are_not_overwritten);
     TEST(runs_that_cannot_be);

@@ -964,6 +964,17 @@ static void pictures_are_turned_upright(void)
         expect_pixels(make_jpeg(file_bytes, W, H, block, big ? -orientation : orientation), rgb, h, w, "orientation");
     }
 }
+static void text_kinds_of_ppm_are_refused_in_words(void)
+{
+    static const char text[] = "P3\n1 1\n255\n1 2 3\n";
+    nnt_allocator a = nnti_allocator(NULL);
+    nnti_reading r;
+    nnti_image m;
+    nnti_reading_init(&r, &a);
+    CHECK(try_decode(&r, (const uint8_t *)text, sizeof text - 1, &m) == NNT_ERR_FORMAT);
+    CHECK_TEXT(r.error.text, "of PPM and PGM only the binary kinds, P6 and P5, are read");
+    nnti_reading_free(&r);
+}
 /* Decoders have room for 256 codes a table; more are refused before one sees them, as is a table longer than its segment. */
 static void tables_that_announce_too_many_codes_are_refused(void)
 {
@@ -1702,6 +1713,7 @@ int main(int argc, char **argv)
     TEST(pictures_of_every_kind_give_their_pixels);
     TEST(pictures_are_turned_upright);
     TEST(tables_that_announce_too_many_codes_are_refused);
+    TEST(text_kinds_of_ppm_are_refused_in_words);
     TEST(damaged_pictures_are_errors);
     TEST(claims_are_checked_before_they_are_believed);
     TEST(the_hosts_flip_does_not_matter);

@@ -554,6 +554,49 @@ static void check_parts(nnt_compile_desc d, int loss, const char *what)
     nnt_free(a);
     nnt_free(b);
 }
+/* The same for what an evaluation finds. */
+static double evaluated_loss(int micro_batch, int loss)
+{
+    nnt_arrays_desc arrays;
+    nnt_loader_desc order;
+    nnt_metrics found;
+    nnt_compile_desc d = usual(PARTS_BATCH);
+    nnt_net *net = nnt_new(NULL);
+    nnt_dataset *data;
+    nnt_loader *loader;
+    nnt_batch b;
+    test_state = 77;
+    b = parts_batch(PARTS_BATCH);
+    memset(&arrays, 0, sizeof arrays);
+    memset(&order, 0, sizeof order);
+    memset(&found, 0, sizeof found);
+    arrays.count = PARTS_BATCH;
+    arrays.channels = 3;
+    arrays.height = arrays.width = 12;
+    arrays.x = b.x;
+    arrays.labels = b.labels;
+    arrays.classes = 5;
+    arrays.targets = b.targets;
+    arrays.target_size = 5;
+    order.batch = PARTS_BATCH;
+    data = nnt_dataset_arrays(arrays, NULL);
+    loader = nnt_loader_new(data, order, NULL);
+    d.micro_batch = micro_batch;
+    CHECK(nnt_compile(net, net_without_norm(net, loss), d) == NNT_OK);
+    CHECKF(nnt_evaluate(net, loader, &found) == NNT_OK, "%s", nnt_error(net));
+    nnt_loader_free(loader);
+    nnt_dataset_free(data);
+    nnt_free(net);
+    return found.loss;
+}
+static void evaluation_in_parts_gives_the_same_bits(void)
+{
+    int loss;
+    for (loss = 0; loss < 2; loss++) {
+        const double whole = evaluated_loss(0, loss), halves = evaluated_loss(128, loss), parts = evaluated_loss(64, loss);
+        CHECKF(memcmp(&whole, &halves, sizeof whole) == 0 && memcmp(&whole, &parts, sizeof whole) == 0, "loss %d: %.17g %.17g %.17g", loss, whole, halves, parts);
+    }
+}
 static void a_batch_in_parts_gives_the_same_bits(void)
 {
     int threads, loss;
@@ -694,6 +737,49 @@ static void bytes_train_as_the_floats_that_they_stand_for(void)
             nnt_free(b);
         }
 }
+/* Linear layers right on bytes, of sizes that take each of their kernels, and in a net that only predicts. */
+static void linear_layers_read_bytes(void)
+{
+    static const int sizes[6][2] = { { 1, 10 }, { 8, 128 }, { 64, 10 }, { 65, 128 }, { 70, 300 }, { 150, 33 } };   /* batch, outputs */
+    static uint8_t bytes[150 * BYTES_PIXELS];
+    static float x[150 * BYTES_PIXELS], ya[150 * 300], yb[150 * 300];
+    int i, k, predicting;
+    test_state = 31;
+    for (i = 0; i < 150 * BYTES_PIXELS; i++) { bytes[i] = (uint8_t)test_below(256); x[i] = (float)(bytes[i] / 255.0); }
+    for (k = 0; k < 6; k++)
+        for (predicting = 0; predicting < 2; predicting++) {
+            nnt_net *a = nnt_new(NULL), *b = nnt_new(NULL);
+            nnt_compile_desc d = usual(sizes[k][0]);
+            nnt_node na = nnt_linear(nnt_input(a, 3, 16, 16), sizes[k][1]), nb = nnt_linear(nnt_input_bytes(b, 3, 16, 16, NULL, NULL), sizes[k][1]);
+            if (predicting) d.optimizer.kind = NNT_OPTIMIZER_NONE;
+            else {
+                na = nnt_cross_entropy(nnt_linear(nnt_relu(na), 5));
+                nb = nnt_cross_entropy(nnt_linear(nnt_relu(nb), 5));
+            }
+            CHECKF(nnt_compile(a, na, d) == NNT_OK && nnt_compile(b, nb, d) == NNT_OK, "%s %s", nnt_error(a), nnt_error(b));
+            if (!predicting) {
+                static int32_t labels[150];
+                nnt_batch batch;
+                float la, lb;
+                int step;
+                for (i = 0; i < 150; i++) labels[i] = i % 5;
+                memset(&batch, 0, sizeof batch);
+                batch.x = x;
+                batch.bytes = bytes;
+                batch.labels = labels;
+                batch.count = sizes[k][0];
+                for (step = 0; step < 3; step++) {
+                    CHECK(nnt_step(a, &batch, &la) == NNT_OK && nnt_step(b, &batch, &lb) == NNT_OK);
+                    CHECKF(fabs((double)la - (double)lb) <= 1e-5 * fabs((double)la), "batch %d, %d outputs, step %d: loss %g, expected %g", sizes[k][0], sizes[k][1], step, (double)lb, (double)la);
+                }
+            }
+            CHECK(nnt_predict(a, x, sizes[k][0], ya) == NNT_OK && nnt_predict_bytes(b, bytes, sizes[k][0], yb) == NNT_OK);
+            for (i = 0; i < sizes[k][0] * (predicting ? sizes[k][1] : 5); i++)
+                CHECKF(fabs((double)ya[i] - (double)yb[i]) < 1e-4 * (1 + fabs((double)ya[i])), "batch %d, %d outputs: %g, expected %g", sizes[k][0], sizes[k][1], (double)yb[i], (double)ya[i]);
+            nnt_free(a);
+            nnt_free(b);
+        }
+}
 /* One byte a value, and no float map of it unless a layer needs one. */
 static void bytes_take_a_quarter_of_the_memory(void)
 {
@@ -758,6 +844,7 @@ static void loaders_bring_bytes(void)
     fit.epochs = 2;
     CHECK(nnt_compile(net, net_on(nnt_input_bytes(net, 3, 16, 16, NULL, NULL), 0), usual(6)) == NNT_OK);
     CHECK(nnt_compile(other, net_on(nnt_input(other, 3, 16, 16), 0), usual(6)) == NNT_OK);
+    CHECK(nnt_loader_seek(loader, 0, 99) == NNT_ERR_ARGUMENT && nnt_loader_next(loader, NULL) == NNT_ERR_ARGUMENT);  /* what was refused */
     CHECKF(nnt_fit(net, loader, fit) == NNT_OK && nnt_evaluate(net, loader, &from_bytes) == NNT_OK, "%s", nnt_error(net));
     CHECKF(nnt_fit(other, plain, fit) == NNT_OK && nnt_evaluate(other, plain, &from_floats) == NNT_OK, "%s", nnt_error(other));
     CHECKF(fabs((double)from_bytes.loss - (double)from_floats.loss) < 1e-4 * (double)from_floats.loss, "%g, expected %g", (double)from_bytes.loss, (double)from_floats.loss);
@@ -1317,9 +1404,11 @@ int main(int argc, char **argv)
     TEST(recomputation_changes_no_bit);
     TEST(every_point_of_a_curve_gives_the_same_bits_on_any_threads);
     TEST(a_batch_in_parts_gives_the_same_bits);
+    TEST(evaluation_in_parts_gives_the_same_bits);
     TEST(the_planner_takes_parts_before_it_recomputes);
     TEST(parts_that_would_change_bits_are_refused);
     TEST(bytes_train_as_the_floats_that_they_stand_for);
+    TEST(linear_layers_read_bytes);
     TEST(bytes_take_a_quarter_of_the_memory);
     TEST(loaders_bring_bytes);
     TEST(bytes_and_floats_are_not_mixed_up);

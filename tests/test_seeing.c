@@ -903,12 +903,14 @@ static void a_planted_nan_is_found_in_every_kind_of_op(void)
         nnt_compile_desc d = usual(8);
         nnt_batch b = batch_of(8);
         nnt_layer_health rows[20];
+        char text[4000];
         int count;
         d.optimizer.kind = NNT_OPTIMIZER_NONE;
         CHECK(nnt_compile(net, nnt_cross_entropy(kinds_logits(net, 0)), d) == NNT_OK);
         net->on->backend = &planting;
         CHECKF(nnt_health(net, &b, rows, 20, &count) == NNT_OK, "%s", nnt_error(net));
         CHECK(count > 6 && layer_of(rows, count, "conv_a") && layer_of(rows, count, "conv_a")->weight > 0 && layer_of(rows, count, "conv_a")->gradient <= 0);
+        CHECK(nnt_health_text(rows, count, text, sizeof text) > 0 && !strstr(text, "does not learn"));     /* nobody asked it to */
         planted_op = NNT_OP_BN_EVAL;
         planted_left = 1;
         CHECK(nnt_health(net, &b, NULL, 0, NULL) == NNT_ERR_NOT_FINITE);
