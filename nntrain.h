@@ -415,7 +415,7 @@ typedef struct nnt_optimizer {
     float momentum;                 /* SGD */
     int   nesterov;                 /* SGD */
     float weight_decay;
-    float beta1, beta2, eps;        /* Adam, AdamW */
+    float beta1, beta2, eps;        /* Adam, AdamW: betas from 0 to below 1, eps above 0 */
     float clip_norm;                /* 0: none; else gradients (after accumulation) are scaled so that the norm over all
                                        is at most this */
     int   accumulate;               /* batches an update: the gradient is that of their samples taken as one batch */
@@ -15606,6 +15606,7 @@ static nnt_result nnti_make_names(nnt_net *net)
     return NNT_OK;
 }
 
+static int nnti_is_share(float v) { return nnti_finite(v) && v >= 0 && v < 1; }
 static nnt_result nnti_check_optimizer(nnt_net *net, const nnt_optimizer *o)
 {
     nnti_error *e = &net->error;
@@ -15617,10 +15618,11 @@ static nnt_result nnti_check_optimizer(nnt_net *net, const nnt_optimizer *o)
     if (!nnti_finite(o->clip_norm) || o->clip_norm < 0) return nnti_set_error(e, NNT_ERR_ARGUMENT, "compile: clip_norm %g; it must be finite and not negative", (double)o->clip_norm);
     if (o->accumulate < 0) return nnti_set_error(e, NNT_ERR_ARGUMENT, "compile: accumulate %d batches; it can't be negative", o->accumulate);
     if (o->kind == NNT_OPTIMIZER_SGD && o->nesterov && !(o->momentum > 0)) return nnti_set_error(e, NNT_ERR_ARGUMENT, "compile: nesterov needs a momentum above 0");
-    if (o->kind != NNT_OPTIMIZER_SGD
-        && (!nnti_finite(o->beta1) || !nnti_finite(o->beta2) || !nnti_finite(o->eps) || o->beta1 < 0 || o->beta1 >= 1 || o->beta2 < 0 || o->beta2 >= 1 || o->eps < 0))
-        return nnti_set_error(e, NNT_ERR_ARGUMENT, "compile: betas %g, %g and eps %g; betas must be at least 0 and below 1, eps not negative",
-                              (double)o->beta1, (double)o->beta2, (double)o->eps);
+    if (o->kind != NNT_OPTIMIZER_SGD && (!nnti_is_share(o->beta1) || !nnti_is_share(o->beta2)))
+        return nnti_set_error(e, NNT_ERR_ARGUMENT, "compile: betas %g and %g; they must be at least 0 and below 1; nnt_adam(lr) fills in the usual 0.9 and 0.999",
+                              (double)o->beta1, (double)o->beta2);
+    if (o->kind != NNT_OPTIMIZER_SGD && !(nnti_finite(o->eps) && o->eps > 0))          /* without it a gradient of 0 gives 0 / 0 */
+        return nnti_set_error(e, NNT_ERR_ARGUMENT, "compile: eps %g; it must be finite and above 0; nnt_adam(lr) fills in the usual 1e-8", (double)o->eps);
     if (o->schedule < NNT_SCHEDULE_CONSTANT || o->schedule > NNT_SCHEDULE_COSINE) return nnti_set_error(e, NNT_ERR_ARGUMENT, "compile: schedule %d is none of NNT_SCHEDULE_...", o->schedule);
     if (o->schedule != NNT_SCHEDULE_CONSTANT && o->schedule_steps < 1) return nnti_set_error(e, NNT_ERR_ARGUMENT, "compile: schedule_steps %I; this schedule needs at least 1", o->schedule_steps);
     if (o->warmup_steps < 0) return nnti_set_error(e, NNT_ERR_ARGUMENT, "compile: warmup_steps %I; it can't be negative", o->warmup_steps);

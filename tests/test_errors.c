@@ -187,7 +187,16 @@ static void compiles_that_cannot_be(void)
     d = usual(); d.optimizer.schedule = 5;  check_compile(d, NNT_ERR_ARGUMENT, "compile: schedule 5 is none of NNT_SCHEDULE_...");
     d = usual(); d.optimizer.warmup_steps = -1; check_compile(d, NNT_ERR_ARGUMENT, "compile: warmup_steps -1; it can't be negative");
     d = usual(); d.optimizer = nnt_adam(0.1f); d.optimizer.beta2 = 1;
-    check_compile(d, NNT_ERR_ARGUMENT, "compile: betas 0.9, 1 and eps 1e-8; betas must be at least 0 and below 1, eps not negative");
+    check_compile(d, NNT_ERR_ARGUMENT, "compile: betas 0.9 and 1; they must be at least 0 and below 1; nnt_adam(lr) fills in the usual 0.9 and 0.999");
+    d = usual(); d.optimizer = nnt_adamw(0.1f); d.optimizer.beta1 = -0.5f;
+    check_compile(d, NNT_ERR_ARGUMENT, "compile: betas -0.5 and 0.999; they must be at least 0 and below 1; nnt_adam(lr) fills in the usual 0.9 and 0.999");
+    d = usual(); memset(&d.optimizer, 0, sizeof d.optimizer);
+    d.optimizer.kind = NNT_OPTIMIZER_ADAM; d.optimizer.lr = 0.1f;       /* all else zero: a gradient of 0 would give 0 / 0 */
+    check_compile(d, NNT_ERR_ARGUMENT, "compile: eps 0; it must be finite and above 0; nnt_adam(lr) fills in the usual 1e-8");
+    d = usual(); d.optimizer = nnt_adamw(0.1f); d.optimizer.eps = -1e-8f;
+    check_compile(d, NNT_ERR_ARGUMENT, "compile: eps -1e-8; it must be finite and above 0; nnt_adam(lr) fills in the usual 1e-8");
+    d = usual(); d.optimizer = nnt_adam(0.1f); d.optimizer.eps = (float)HUGE_VAL;
+    check_compile(d, NNT_ERR_ARGUMENT, "compile: eps inf; it must be finite and above 0; nnt_adam(lr) fills in the usual 1e-8");
 
     net = nnt_new(NULL);
     x = small_net(net);
