@@ -9,6 +9,7 @@
 #                                                              nntrain_cuda.cu, without a card
 #   ./build.sh bench_loader FOLDER                             pictures a second, beside torchvision; a folder of class folders
 #   ./build.sh bench [workload or group ...]                   speed, beside PyTorch and OpenBLAS; groups: step predict start gemm ops threads
+#   ./build.sh bench memory                                    what a process takes, beside its plan and PyTorch
 #
 # Environment: CC, CXX, CFLAGS (for all programs but the compile matrix's warnings), STB (folder with stb_image.h),
 # DATA (folder with Fashion-MNIST), PYTHON (for the comparison with PyTorch), JOBS (cores to use).

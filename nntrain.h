@@ -948,7 +948,8 @@ NNT_API int nnt_progress(void *user, nnt_net *net, const nnt_progress_info *info
    Files: safetensors (github.com/huggingface/safetensors, format 0.x), names as the layers'
    ============================================================================ */
 
-/* Weights and running statistics, float32, and the net's metadata. Written beside, flushed, then renamed. */
+/* Weights and running statistics, float32, and the net's metadata. Written beside, flushed, then renamed: the file is
+   whole at any instant. A symbolic link stays one; the file that it leads to is replaced. */
 NNT_API nnt_result nnt_save(nnt_net *net, const char *path);
 /* All or nothing: every parameter of the net has to be there with its shape, as f32, f64, f16 or bf16. Other tensors in
    the file are passed over. The file's metadata are the net's from then on. Snapshots can be loaded too. */
