@@ -1080,8 +1080,8 @@ enum {
     NNT_OPF_MASK = 4,           /* finally GX = MASK > 0 ? GX : 0, that is backward of a relu whose output is MASK */
     NNT_OPF_OVER = 8,           /* with MASK: GX may be MASK itself */
     NNT_OPF_EXACT = 16,         /* CONV: sums of products as written, no fast convolution (nnt_conv_desc.exact) */
-    NNT_OPF_BYTES = 32          /* X is bytes, of which STATS makes floats as CONVERT does; of CONV.., LINEAR.., NOISE. A
-                                   device whose supports says no gets a CONVERT instead */
+    NNT_OPF_BYTES = 32          /* X is bytes, of which STATS makes floats as CONVERT does; of CONV.., LINEAR.., NOISE (X is
+                                   not Y then). supports is asked with kind CONV, LINEAR or NOISE; a no: CONVERT first */
 };
 /* Roles: which operand a pointer is. */
 enum {
@@ -11955,25 +11955,37 @@ static void nnti_fuse_relu(nnti_lowering *l, int op, int node)
     l->fused[relu] = 1;
 }
 
-/* Whether all that reads the input can read its bytes: convolutions, linear layers, noise, in the input's shape. */
+static int nnti_reads_bytes(const nnti_lowering *l, const nnti_node *n)
+{
+    const nnt_backend *backend = l->on->backend;
+    nnt_op probe;
+    memset(&probe, 0, sizeof probe);
+    probe.flags = NNT_OPF_BYTES;
+    switch (n->kind) {
+    case NNTI_NODE_CONV:   probe.kind = NNT_OP_CONV;   break;
+    case NNTI_NODE_LINEAR: probe.kind = NNT_OP_LINEAR; break;
+    case NNTI_NODE_NOISE:  probe.kind = NNT_OP_NOISE;  break;
+    default:               return 0;
+    }
+    return !backend->supports || backend->supports(l->on->device, &probe);
+}
+/* Whether all that reads the input can read its bytes on this device, in the input's shape. */
 static int nnti_bytes_will_do(const nnti_lowering *l, int node)
 {
     int i, k;
     if (node == l->target) return 0;
     for (i = node + 1; i < l->net->node_count; i++)
         for (k = 0; l->needed[i] && k < l->net->nodes[i].inputs; k++) {
-            const int kind = l->net->nodes[i].kind;
+            const nnti_node *n = &l->net->nodes[i];
             if (nnti_input_of(l->net, i, k) != node) continue;
-            if (nnti_passes(l, i)) { if (l->net->nodes[i].kind == NNTI_NODE_RESHAPE || !nnti_bytes_will_do(l, i)) return 0; }
-            else if (kind != NNTI_NODE_CONV && kind != NNTI_NODE_LINEAR && kind != NNTI_NODE_NOISE) return 0;
+            if (nnti_passes(l, i)) { if (n->kind == NNTI_NODE_RESHAPE || !nnti_bytes_will_do(l, i)) return 0; }
+            else if (!nnti_reads_bytes(l, n)) return 0;
         }
     return 1;
 }
 static void nnti_lower_input(nnti_lowering *l, int node)
 {
     const nnti_node *n = &l->net->nodes[node];
-    const nnt_backend *backend = l->on->backend;
-    nnt_op probe;
     int op;
     l->input = l->at[node] = nnti_new_value(l, NNTI_VALUE_ACTIVATION, node, "output",
                                             nnti_values_bytes(l, nnti_volume(n->shape), n->running < 0 ? sizeof(float) : 1));
@@ -11981,10 +11993,7 @@ static void nnti_lower_input(nnti_lowering *l, int node)
     (*l->values)[l->input].first = -1;
     (*l->values)[l->input].given = 1;
     if (n->running < 0) return;
-    memset(&probe, 0, sizeof probe);
-    probe.kind = NNT_OP_CONV;
-    probe.flags = NNT_OPF_BYTES;
-    if (nnti_bytes_will_do(l, node) && (!backend->supports || backend->supports(l->on->device, &probe))) {
+    if (nnti_bytes_will_do(l, node)) {
         l->bytes_value = l->input;
         return;
     }
@@ -12414,7 +12423,7 @@ static int nnti_in_place(const nnt_op *op, int to, int from)
 {
     switch (op->kind) {
     case NNT_OP_ACT: case NNT_OP_DROPOUT: case NNT_OP_NOISE: case NNT_OP_BN_APPLY: case NNT_OP_BN_EVAL:
-        return to == NNT_Y && from == NNT_X;
+        return to == NNT_Y && from == NNT_X && !(op->flags & NNT_OPF_BYTES);
     case NNT_OP_ADD:
         return to == NNT_Y && (from == NNT_X || from == NNT_X2);
     case NNT_OP_ACT_GRAD: case NNT_OP_NOISE_GRAD: case NNT_OP_SOFTMAX_GRAD:

@@ -523,26 +523,66 @@ nnt_result nnti_cuda_add(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *jo
                              nnti_cuda_mask(op), nnti_cuda_relu(op), job->count * nnti_cuda_out_size(op));
 }
 
-/* y = x scale[c] + shift[c] of bytes */
-struct nnti_cuda_bytes_to_floats {
+/* Where the values of a sample, four at a time, come from: floats, NULL for zeros, or the bytes of pictures, which become
+   floats on the way. four: values 4 block to 4 block + 3 of a sample, of which the first is value `at` of all; at is a
+   multiple of 4. one: value `place` of a sample. */
+struct nnti_cuda_floats {
+    const float *x;
+    template <class I> __device__ __forceinline__ float4 four(int64_t at, I) const { return nnti_cuda_get4(x, at / 4); }
+    template <class I> __device__ __forceinline__ float one(int64_t at, I) const { return nnti_cuda_get(x, at); }
+};
+struct nnti_cuda_pictures {                 /* x scale[c] + shift[c], rounded once, as nnti_convert_c */
     const uint8_t *x;
-    float *y;
     const float *scale, *shift;
-    nnti_cuda_divisor plane, channels;
+    int64_t plane;
+    nnti_cuda_divisor fours;                /* plane / 4, where that leaves no rest */
+    __device__ __forceinline__ float value(uint8_t v, int c) const { return __fmaf_rn((float)(int)v, scale[c], shift[c]); }
+    template <class I> __device__ __forceinline__ float4 four(int64_t at, I block) const
+    {
+        const uchar4 v = *(const uchar4 *)(x + at);
+        const I place = block * 4, size = (I)plane;
+        if (plane % 4 == 0) {
+            const int c = (int)nnti_cuda_quotient(block, fours);
+            return make_float4(value(v.x, c), value(v.y, c), value(v.z, c), value(v.w, c));
+        }
+        return make_float4(value(v.x, (int)(place / size)), value(v.y, (int)((place + 1) / size)),
+                           value(v.z, (int)((place + 2) / size)), value(v.w, (int)((place + 3) / size)));
+    }
+    template <class I> __device__ __forceinline__ float one(int64_t at, I place) const { return value(x[at], (int)(place / (I)plane)); }
+};
+nnti_cuda_floats nnti_cuda_floats_of(const nnt_op *op)
+{
+    nnti_cuda_floats f = { nnti_cuda_in(op, NNT_X) };
+    return f;
+}
+nnti_cuda_pictures nnti_cuda_pictures_of(const nnt_op *op)
+{
+    const float *scale = nnti_cuda_in(op, NNT_STATS);
+    nnti_cuda_pictures p = { (const uint8_t *)op->at[NNT_X], scale, scale + op->in_c, nnti_cuda_in_plane(op),
+        nnti_cuda_divide_by(nnti_cuda_in_plane(op) / 4) };
+    return p;
+}
+/* y = x scale[c] + shift[c] of bytes. Threads: `blocks` of four values a sample. */
+struct nnti_cuda_bytes_to_floats {
+    nnti_cuda_pictures x;
+    float *y;
+    nnti_cuda_divisor blocks;
+    int64_t size;                           /* values of a sample */
     template <class I> __device__ void operator()(I i) const
     {
-        I rest = i;
-        nnti_cuda_split(&rest, plane);
-        const int c = (int)nnti_cuda_split(&rest, channels);
-        y[i] = fmaf((float)x[i], scale[c], shift[c]);
+        I sample = i;
+        const I block = nnti_cuda_split(&sample, blocks), first = block * 4;
+        const int64_t at = (int64_t)sample * size + (int64_t)first;
+        if (size % 4 == 0) { ((float4 *)y)[at / 4] = x.four(at, block); return; }
+        for (int k = 0; k < 4; k++)
+            if ((int64_t)first + k < size) y[at + k] = x.one(at + k, first + (I)k);
     }
 };
 nnt_result nnti_cuda_convert(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
 {
-    const float *scale = nnti_cuda_in(op, NNT_STATS);
-    nnti_cuda_bytes_to_floats f = { (const uint8_t *)op->at[NNT_X], nnti_cuda_out(op, NNT_Y), scale, scale + op->in_c,
-        nnti_cuda_divide_by((int64_t)op->in_h * op->in_w), nnti_cuda_divide_by(op->in_c) };
-    return nnti_cuda_run_each(d, op, f, job->count * nnti_cuda_in_size(op));
+    const int64_t size = nnti_cuda_in_size(op), blocks = (size + 3) / 4;
+    nnti_cuda_bytes_to_floats f = { nnti_cuda_pictures_of(op), nnti_cuda_out(op, NNT_Y), nnti_cuda_divide_by(blocks), size };
+    return nnti_cuda_run_each(d, op, f, job->count * blocks);
 }
 
 /* y[n][channel_offset + c][h][w] = x[n][c][h][w]; W values at a time, which all lie in one sample */
@@ -883,11 +923,12 @@ struct nnti_cuda_salt_slope {
         return word < salt || (b.clamp && !(x > b.low && x < b.high)) ? 0 : gy;
     }
 };
-/* to[e] = F of x[e], gy[e] and the number of element e. Threads: `blocks` a sample. */
-template <class F> struct nnti_cuda_random_each {
+/* to[e] = F of x[e], gy[e] and the number of element e; X says where x comes from. Threads: `blocks` a sample. */
+template <class F, class X> struct nnti_cuda_random_each {
     F f;
+    X x;
     float *to;
-    const float *x, *gy;                    /* NULL: zeros */
+    const float *gy;                        /* NULL: zeros */
     const nnti_cuda_now *now;
     uint32_t stream;
     nnti_cuda_divisor blocks;
@@ -895,29 +936,29 @@ template <class F> struct nnti_cuda_random_each {
     template <class I> __device__ void operator()(I i) const
     {
         I sample = i;
-        const uint32_t block = (uint32_t)nnti_cuda_split(&sample, blocks);
-        const int64_t first = (int64_t)block * 4, at = (int64_t)sample * size + first;
+        const I block = nnti_cuda_split(&sample, blocks), first = block * 4;
+        const int64_t at = (int64_t)sample * size + (int64_t)first;
         uint32_t c[4];
         float r[4] = { 0, 0, 0, 0 };
-        nnti_cuda_philox(c, now->seed, now->step, stream, (uint32_t)(now->first + (int64_t)sample), block);
+        nnti_cuda_philox(c, now->seed, now->step, stream, (uint32_t)(now->first + (int64_t)sample), (uint32_t)block);
         if ((int)F::KIND != (int)NNTI_CUDA_BITS) nnti_cuda_draw<F::KIND>(c, r);
         if (size % 4 == 0) {
-            const float4 v = nnti_cuda_get4(x, at / 4), g = nnti_cuda_get4(gy, at / 4);
+            const float4 v = x.four(at, block), g = nnti_cuda_get4(gy, at / 4);
             ((float4 *)to)[at / 4] = make_float4(f.value(v.x, g.x, c[0], r[0]), f.value(v.y, g.y, c[1], r[1]),
                                                  f.value(v.z, g.z, c[2], r[2]), f.value(v.w, g.w, c[3], r[3]));
             return;
         }
         for (int k = 0; k < 4; k++)
-            if (first + k < size) to[at + k] = f.value(nnti_cuda_get(x, at + k), nnti_cuda_get(gy, at + k), c[k], r[k]);
+            if ((int64_t)first + k < size) to[at + k] = f.value(x.one(at + k, first + (I)k), nnti_cuda_get(gy, at + k), c[k], r[k]);
     }
 };
-template <class F> nnt_result nnti_cuda_run_random(nnti_cuda *d, const nnt_op *op, F f, int to, int x, int gy, int count)
+template <class F, class X> nnt_result nnti_cuda_run_random(nnti_cuda *d, const nnt_op *op, F f, X x, int to, const float *gy, int count)
 {
-    nnti_cuda_random_each<F> e;
+    nnti_cuda_random_each<F, X> e;
     e.f = f;
+    e.x = x;
     e.to = nnti_cuda_out(op, to);
-    e.x = nnti_cuda_in(op, x);
-    e.gy = gy < 0 ? NULL : nnti_cuda_in(op, gy);
+    e.gy = gy;
     e.now = d->now;
     e.stream = op->stream;
     e.size = nnti_cuda_in_size(op);
@@ -927,7 +968,7 @@ template <class F> nnt_result nnti_cuda_run_random(nnti_cuda *d, const nnt_op *o
 nnt_result nnti_cuda_dropout(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
 {
     nnti_cuda_drop f = { (uint32_t)nnti_cuda_threshold(op->f[0]), (float)(1.0 / (1.0 - (double)op->f[0])) };
-    return nnti_cuda_run_random(d, op, f, NNT_Y, NNT_X, -1, job->count);
+    return nnti_cuda_run_random(d, op, f, nnti_cuda_floats_of(op), NNT_Y, NULL, job->count);
 }
 /* f: amount, low, high, clamp */
 nnti_cuda_blend nnti_cuda_blend_of(const nnt_op *op)
@@ -935,26 +976,34 @@ nnti_cuda_blend nnti_cuda_blend_of(const nnt_op *op)
     nnti_cuda_blend b = { op->f[0], op->f[1], op->f[2], op->f[3] > 0 };
     return b;
 }
-nnt_result nnti_cuda_noise(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
+template <class X> nnt_result nnti_cuda_noise_on(nnti_cuda *d, const nnt_op *op, X x, int count)
 {
     nnti_cuda_salt salt = { nnti_cuda_blend_of(op), nnti_cuda_threshold(op->f[0] * 0.5f), nnti_cuda_threshold(op->f[0]) };
     nnti_cuda_add_noise<NNTI_CUDA_SIGNED> uniform = { salt.b };
     nnti_cuda_add_noise<NNTI_CUDA_NORMAL> normal = { salt.b };
     switch (op->variant) {
-    case NNT_NOISE_SALT_PEPPER: return nnti_cuda_run_random(d, op, salt, NNT_Y, NNT_X, -1, job->count);
-    case NNT_NOISE_UNIFORM:     return nnti_cuda_run_random(d, op, uniform, NNT_Y, NNT_X, -1, job->count);
-    default:                    return nnti_cuda_run_random(d, op, normal, NNT_Y, NNT_X, -1, job->count);
+    case NNT_NOISE_SALT_PEPPER: return nnti_cuda_run_random(d, op, salt, x, NNT_Y, NULL, count);
+    case NNT_NOISE_UNIFORM:     return nnti_cuda_run_random(d, op, uniform, x, NNT_Y, NULL, count);
+    default:                    return nnti_cuda_run_random(d, op, normal, x, NNT_Y, NULL, count);
     }
+}
+/* Of bytes: conversion, normalisation and noise in one pass. */
+nnt_result nnti_cuda_noise(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
+{
+    if (op->flags & NNT_OPF_BYTES) return nnti_cuda_noise_on(d, op, nnti_cuda_pictures_of(op), job->count);
+    return nnti_cuda_noise_on(d, op, nnti_cuda_floats_of(op), job->count);
 }
 nnt_result nnti_cuda_noise_grad(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
 {
+    const nnti_cuda_floats x = nnti_cuda_floats_of(op);
+    const float *gy = nnti_cuda_in(op, NNT_GY);
     nnti_cuda_salt_slope salt = { nnti_cuda_blend_of(op), nnti_cuda_threshold(op->f[0]) };
     nnti_cuda_noise_slope<NNTI_CUDA_SIGNED> uniform = { salt.b };
     nnti_cuda_noise_slope<NNTI_CUDA_NORMAL> normal = { salt.b };
     switch (op->variant) {
-    case NNT_NOISE_SALT_PEPPER: return nnti_cuda_run_random(d, op, salt, NNT_GX, NNT_X, NNT_GY, job->count);
-    case NNT_NOISE_UNIFORM:     return nnti_cuda_run_random(d, op, uniform, NNT_GX, NNT_X, NNT_GY, job->count);
-    default:                    return nnti_cuda_run_random(d, op, normal, NNT_GX, NNT_X, NNT_GY, job->count);
+    case NNT_NOISE_SALT_PEPPER: return nnti_cuda_run_random(d, op, salt, x, NNT_GX, gy, job->count);
+    case NNT_NOISE_UNIFORM:     return nnti_cuda_run_random(d, op, uniform, x, NNT_GX, gy, job->count);
+    default:                    return nnti_cuda_run_random(d, op, normal, x, NNT_GX, gy, job->count);
     }
 }
 
@@ -2948,12 +2997,13 @@ nnt_result nnti_cuda_random(void *device, float *to, int64_t count, int kind, fl
     return nnti_cuda_random_kind<NNTI_CUDA_SIGNED>(d, to, count, blend, 0.5f * a + 0.5f * b, 0, seed);
 }
 
-/* cuBLAS counts in ints. */
+/* Bytes are read where noise is put on them; other ops get them by way of CONVERT. cuBLAS counts in ints. */
 int nnti_cuda_supports(void *device, const nnt_op *op)
 {
     const int64_t most = INT_MAX, group = op->groups > 0 ? op->groups : 1;
     (void)device;
-    if (op->kind <= 0 || op->kind >= NNT_OP_KINDS || !nnti_cuda_kernels[op->kind].run || (op->flags & NNT_OPF_BYTES)) return 0;
+    if (op->kind <= 0 || op->kind >= NNT_OP_KINDS || !nnti_cuda_kernels[op->kind].run) return 0;
+    if ((op->flags & NNT_OPF_BYTES) && op->kind != NNT_OP_NOISE) return 0;
     switch (op->kind) {
     case NNT_OP_CONV: case NNT_OP_CONV_DATA: case NNT_OP_CONV_WEIGHT:
         return nnti_cuda_in_plane(op) <= most && nnti_cuda_out_plane(op) <= most && op->in_c / group * nnti_cuda_taps(op) <= most

@@ -74,11 +74,12 @@ static int64_t index_bytes(const nnt_op *op)
     const int alone = op->kind == NNT_OP_MAXPOOL || op->kind == NNT_OP_MAXPOOL_GRAD;
     return (alone ? op->kernel_h * op->kernel_w : op->pool_kernel_h * op->pool_kernel_w) > 256 ? 4 : 1;
 }
+static int of_bytes(const nnt_op *op) { return op->kind == NNT_OP_CONVERT || (op->flags & NNT_OPF_BYTES) != 0; }
 static size_t operand_bytes(const nnt_op *op, int role, int n)
 {
     const int64_t f = (int64_t)sizeof(float);
     switch (role) {
-    case NNT_X:       return (size_t)((op->kind == NNT_OP_CONVERT ? 1 : f) * n * in_values(op));
+    case NNT_X:       return (size_t)((of_bytes(op) ? 1 : f) * n * in_values(op));
     case NNT_X2:
     case NNT_MASK:
     case NNT_TARGETS:
@@ -92,7 +93,7 @@ static size_t operand_bytes(const nnt_op *op, int role, int n)
     case NNT_GB:      return (size_t)(f * (is_batchnorm(op->kind) ? op->in_c : op->out_c));
     case NNT_M:
     case NNT_V:       return (size_t)(f * op->count);
-    case NNT_STATS:   return (size_t)(f * (op->kind == NNT_OP_CONVERT ? 2 : 3) * op->in_c);
+    case NNT_STATS:   return (size_t)(f * (of_bytes(op) ? 2 : 3) * op->in_c);
     case NNT_RUNNING: return (size_t)(f * 2 * op->in_c);
     case NNT_LABELS:  return (size_t)n * sizeof(int32_t);
     default:          return op->kind == NNT_OP_GRAD_NORM ? sizeof(double) : sizeof(nnt_loss);
@@ -116,7 +117,7 @@ static int only_written(const nnt_op *op, int role, const nnt_run *run)
 /* Ops that compute nothing that could round differently, and random numbers. */
 static int has_to_be_equal(int kind)
 {
-    return kind == NNT_OP_COPY || kind == NNT_OP_MAXPOOL || kind == NNT_OP_DROPOUT || kind == NNT_OP_NOISE
+    return kind == NNT_OP_COPY || kind == NNT_OP_CONVERT || kind == NNT_OP_MAXPOOL || kind == NNT_OP_DROPOUT || kind == NNT_OP_NOISE
            || kind == NNT_OP_NOISE_GRAD || kind == NNT_OP_CONCAT || kind == NNT_OP_CONCAT_GRAD;
 }
 
@@ -508,20 +509,24 @@ static void convolutions_with_pooling(void)
               6, 3, 1, 1)), 2, 2, 0), 5), 4);
 }
 
-static void chance(void)
+static nnt_node noise_of_kind(nnt_node x, int kind, int clamp)
 {
     nnt_noise_desc d;
-    int kind, clamp;
     memset(&d, 0, sizeof d);
     d.amount = 0.3f;
+    d.kind = kind;
+    d.clamp = clamp;
+    d.low = clamp ? -0.5f : 0;
+    d.high = clamp ? 0.75f : 0;
+    return nnt_noise_ex(x, d);
+}
+static void chance(void)
+{
+    int kind, clamp;
     for (kind = NNT_NOISE_GAUSSIAN; kind <= NNT_NOISE_SALT_PEPPER; kind++)
         for (clamp = 0; clamp < 2; clamp++) {
-            d.kind = kind;
-            d.clamp = clamp;
-            d.low = clamp ? -0.5f : 0;
-            d.high = clamp ? 0.75f : 0;
-            judge_mse(nnt_linear(nnt_noise_ex(start(3, 5, 7), d), 4), 3);
-            judge_mse(nnt_noise_ex(nnt_relu(start(2, 3, 3)), d), 2);
+            judge_mse(nnt_linear(noise_of_kind(start(3, 5, 7), kind, clamp), 4), 3);
+            judge_mse(noise_of_kind(nnt_relu(start(2, 3, 3)), kind, clamp), 2);
         }
     judge_mse(nnt_linear(nnt_dropout(nnt_relu(start(37, 1, 1)), 0.4f), 5), 5);
     judge_mse(nnt_dropout(start(3, 5, 5), 0.5f), 4);
@@ -558,19 +563,24 @@ static void branches(void)
     judge_mse(nnt_concat(nnt_dropout(x, 0.3f), nnt_gelu(x)), 3);
 }
 
-/* Pictures as bytes: in floats, and normalised, on the device. */
-static void bytes(void)
+/* Pictures as bytes. Noise on them is one op with the conversion; what else reads them gets floats. */
+static nnt_node bytes_input(int channels, int height, int width)
 {
-    static const float mean[3] = { 0.5f, 0.4f, 0.3f }, deviation[3] = { 0.2f, 0.3f, 0.25f };
-    uint8_t pictures[4 * 3 * 7 * 5];
-    int32_t labels[4] = { 0, 3, 1, 2 };
-    nnt_net *net = nnt_new(NULL);
-    nnt_node x = nnt_relu(nnt_conv2d(nnt_input_bytes(net, 3, 7, 5, mean, deviation), 4, 3, 1, 1));
+    static const float mean[4] = { 0.5f, 0.4f, 0.3f, 0.6f }, deviation[4] = { 0.2f, 0.3f, 0.25f, 0.1f };
+    return nnt_input_bytes(nnt_new(NULL), channels, height, width, mean, deviation);
+}
+/* converted: ops that convert and do nothing else, in a step's way forward; predictions have one, since they pass noise by. */
+static void judge_bytes(nnt_node x, int converted)
+{
+    enum { MOST_VALUES = 4 * 3 * 8 * 8 };
+    static uint8_t pictures[MOST_VALUES];
+    static const int32_t labels[4] = { 0, 3, 1, 2 };
+    nnt_net *net = x.net;
     nnt_result r = nnt_compile(net, nnt_cross_entropy(nnt_linear(x, 4)), build("judge", 4, nnt_sgd(0.1f)));
     nnt_batch b;
     float y[4 * 4];
-    size_t i;
-    for (i = 0; i < sizeof pictures; i++) pictures[i] = (uint8_t)random_int(0, 255);
+    int i, found = 0;
+    for (i = 0; i < MOST_VALUES; i++) pictures[i] = (uint8_t)random_int(0, 255);
     memset(&b, 0, sizeof b);
     b.bytes = pictures;
     b.labels = labels;
@@ -578,7 +588,29 @@ static void bytes(void)
     if (!r) r = nnt_step(net, &b, NULL);
     if (!r) r = nnt_predict_bytes(net, pictures, 3, y);
     CHECKF(r == NNT_OK, "%s", nnt_error(net));
+    for (i = 0; i < net->plan.train.count; i++) {
+        const nnt_op *op = &net->plan.train.ops[i];
+        found += op->kind == NNT_OP_CONVERT && op->phase == NNT_PHASE_FORWARD;
+    }
+    CHECKF(found == converted, "%d conversions", found);
     nnt_free(net);
+}
+static void bytes(void)
+{
+    /* planes of whole fours; samples of them only; neither; values that with and without conversion take 64 bytes */
+    static const int shapes[4][3] = { { 3, 8, 8 }, { 4, 3, 3 }, { 3, 7, 5 }, { 1, 2, 2 } };
+    nnt_node x;
+    int i, kind, clamp;
+    for (i = 0; i < 4; i++) {
+        judge_bytes(nnt_relu(nnt_conv2d(bytes_input(shapes[i][0], shapes[i][1], shapes[i][2]), 4, 3, 1, 1)), 1);
+        for (kind = NNT_NOISE_GAUSSIAN; kind <= NNT_NOISE_SALT_PEPPER; kind++)
+            for (clamp = 0; clamp < 2; clamp++)
+                judge_bytes(noise_of_kind(bytes_input(shapes[i][0], shapes[i][1], shapes[i][2]), kind, clamp), 0);
+    }
+    judge_bytes(nnt_relu(nnt_conv2d(nnt_noise(bytes_input(3, 8, 8), 0.1f), 4, 3, 1, 1)), 0);
+    x = bytes_input(3, 8, 8);
+    judge_bytes(nnt_concat(nnt_noise(x, 0.1f), nnt_conv2d(x, 4, 3, 1, 1)), 1);
+    CHECK(judged_flags[NNT_OP_NOISE] & NNT_OPF_BYTES);
 }
 static void losses(void)
 {
@@ -695,6 +727,7 @@ static void every_kind_of_op_was_compared(void)
 
 enum { SAMPLES = 40, CHANNELS = 2, SIDE = 8, CLASSES = 5, VALUES = CHANNELS * SIDE * SIDE, STEPS = 6 };
 static float   data_x[SAMPLES * VALUES];
+static uint8_t data_bytes[SAMPLES * VALUES];
 static int32_t data_labels[SAMPLES];
 
 static void make_data(void)
@@ -703,7 +736,11 @@ static void make_data(void)
     random_state = 3;
     for (n = 0; n < SAMPLES; n++) {
         data_labels[n] = n * 3 % CLASSES;
-        for (i = 0; i < VALUES; i++) data_x[n * VALUES + i] = 0.3f * random_float() + (i / SIDE % SIDE == data_labels[n] + 1 ? 1.0f : 0.0f);
+        for (i = 0; i < VALUES; i++) {
+            float *x = &data_x[n * VALUES + i];
+            *x = 0.3f * random_float() + (i / SIDE % SIDE == data_labels[n] + 1 ? 1.0f : 0.0f);
+            data_bytes[n * VALUES + i] = (uint8_t)(96 + 100 * *x);
+        }
     }
 }
 static nnt_batch data_batch(int first, int count)
@@ -711,6 +748,7 @@ static nnt_batch data_batch(int first, int count)
     nnt_batch b;
     memset(&b, 0, sizeof b);
     b.x = data_x + first * VALUES;
+    b.bytes = data_bytes + first * VALUES;
     b.labels = data_labels + first;
     b.count = count;
     return b;
@@ -733,14 +771,15 @@ static nnt_node noisy_net(nnt_node x)
     x = nnt_gelu(nnt_linear(nnt_dropout(nnt_avgpool(x, 2, 2, 0), 0.2f), 16));
     return nnt_linear(nnt_dropout(x, 0.5f), CLASSES);
 }
-typedef struct run_case { const char *name; nnt_node (*logits)(nnt_node x); int optimizer, accumulate, recompute; float clip; } run_case;
+typedef struct run_case { const char *name; nnt_node (*logits)(nnt_node x); int optimizer, accumulate, recompute; float clip; int bytes; } run_case;
 static const run_case run_cases[] = {
-    { "cnn, sgd with momentum",         plain_cnn,    NNT_OPTIMIZER_SGD,   1, NNT_RECOMPUTE_OFF,          0 },
-    { "cnn, adam, accumulated",         plain_cnn,    NNT_OPTIMIZER_ADAM,  2, NNT_RECOMPUTE_OFF,          0 },
-    { "residual, batch norm, clipped",  residual_net, NNT_OPTIMIZER_SGD,   1, NNT_RECOMPUTE_OFF,          1 },
-    { "residual, made again",           residual_net, NNT_OPTIMIZER_ADAMW, 1, NNT_RECOMPUTE_LEAST_MEMORY, 0 },
-    { "noise and dropout",              noisy_net,    NNT_OPTIMIZER_ADAM,  1, NNT_RECOMPUTE_OFF,          0 },
-    { "noise and dropout, made again",  noisy_net,    NNT_OPTIMIZER_SGD,   3, NNT_RECOMPUTE_LEAST_MEMORY, 0.5f }
+    { "cnn, sgd with momentum",         plain_cnn,    NNT_OPTIMIZER_SGD,   1, NNT_RECOMPUTE_OFF,          0,    0 },
+    { "cnn, adam, accumulated",         plain_cnn,    NNT_OPTIMIZER_ADAM,  2, NNT_RECOMPUTE_OFF,          0,    0 },
+    { "residual, batch norm, clipped",  residual_net, NNT_OPTIMIZER_SGD,   1, NNT_RECOMPUTE_OFF,          1,    0 },
+    { "residual, made again",           residual_net, NNT_OPTIMIZER_ADAMW, 1, NNT_RECOMPUTE_LEAST_MEMORY, 0,    0 },
+    { "noise and dropout",              noisy_net,    NNT_OPTIMIZER_ADAM,  1, NNT_RECOMPUTE_OFF,          0,    0 },
+    { "noise and dropout, made again",  noisy_net,    NNT_OPTIMIZER_SGD,   3, NNT_RECOMPUTE_LEAST_MEMORY, 0.5f, 0 },
+    { "noise on bytes",                 noisy_net,    NNT_OPTIMIZER_SGD,   1, NNT_RECOMPUTE_OFF,          0,    1 }
 };
 enum { RUN_CASES = sizeof run_cases / sizeof run_cases[0] };
 
@@ -755,11 +794,16 @@ static nnt_compile_desc desc_of(const run_case *c, const char *device)
     d.recompute = c->recompute;
     return d;
 }
+static nnt_node input_of(nnt_net *net, const run_case *c)
+{
+    static const float mean[CHANNELS] = { 0.4f, 0.5f }, deviation[CHANNELS] = { 0.3f, 0.4f };
+    return c->bytes ? nnt_input_bytes(net, CHANNELS, SIDE, SIDE, mean, deviation) : nnt_input(net, CHANNELS, SIDE, SIDE);
+}
 /* Trains for some steps, every third on a smaller batch. losses may be NULL. NULL after a failure. */
 static nnt_net *train(const run_case *c, nnt_compile_desc d, int steps, float *losses)
 {
     nnt_net *net = nnt_new(NULL);
-    nnt_result r = nnt_compile(net, nnt_cross_entropy(c->logits(nnt_input(net, CHANNELS, SIDE, SIDE))), d);
+    nnt_result r = nnt_compile(net, nnt_cross_entropy(c->logits(input_of(net, c))), d);
     int i;
     for (i = 0; i < steps && !r; i++) {
         nnt_batch b = data_batch(i * MOST_BATCH % (SAMPLES - MOST_BATCH + 1), i % 3 == 2 ? MOST_BATCH - 3 : MOST_BATCH);
