@@ -817,6 +817,8 @@ typedef struct nnt_progress_info {
     double  seconds, seconds_left;  /* since nnt_fit began; estimate to its end */
     double  wait_seconds;           /* waited for the loader since nnt_fit began */
     double  samples_per_second;     /* over the epoch so far, validation left out */
+    double  device_bytes;           /* planned on the device: nnt_memory.total */
+    double  process_bytes;          /* memory of the process, looked at twice a second; 0 where the system does not tell */
 } nnt_progress_info;
 /* Returns nonzero to stop: nnt_fit then returns NNT_ERR_STOPPED with everything in a usable state. */
 typedef int (*nnt_callback)(void *user, nnt_net *net, const nnt_progress_info *info);
@@ -911,7 +913,7 @@ NNT_API size_t nnt_health_text(const nnt_layer_health *rows, int count, char *te
 NNT_API const nnt_progress_info *nnt_history(const nnt_net *net, int *epochs);
 
 /* The same step by step, for curves: at most NNT_HISTORY_STEPS records. When there would be more, neighbours are put
-   together, and from then on a record covers twice as many steps. After nnt_resume they begin there. */
+   together, and from then on a record covers twice as many steps. A run that goes on after nnt_resume goes on with them. */
 #define NNT_HISTORY_STEPS 2048
 typedef struct nnt_step_record {
     int64_t step, steps;            /* nnt_steps after its last one; how many it covers */
@@ -8900,8 +8902,8 @@ typedef struct nnti_trace {
     nnt_step_record *at;            /* NNT_HISTORY_STEPS, NULL before the first nnt_fit */
     int      count;
     int64_t  stride, steps;         /* steps a record covers; that the one in work has */
-    double   loss, correct, counted, samples;       /* its sums */
-    double   begun, waited;         /* when, and the loader's wait_seconds then */
+    double   loss, correct, counted, samples, seconds, waiting;     /* its sums */
+    double   begun, waited;         /* counted up to this time, and the loader's wait_seconds then */
     double   looked, bytes;         /* at memory, and what there was */
 } nnti_trace;
 
@@ -15560,6 +15562,26 @@ NNT_API const char *nnt_metadata_key(const nnt_net *net, int index)
     return net && index >= 0 && index < net->metadata_count ? net->metadata[index].key : NULL;
 }
 
+/* Room for all records of steps that come: a step takes no memory. */
+static nnt_result nnti_trace_room(nnt_net *net, const char *where)
+{
+    nnti_trace *t = &net->trace;
+    if (!t->at) t->at = (nnt_step_record *)nnti_zalloc(&net->a, NNT_HISTORY_STEPS, sizeof *t->at);
+    return t->at ? NNT_OK : nnti_set_error(&net->error, NNT_ERR_MEMORY, "%s: out of memory", where);
+}
+static void nnti_trace_free(nnt_net *net)
+{
+    nnti_free(&net->a, net->trace.at, NNT_HISTORY_STEPS * sizeof *net->trace.at);
+    net->trace.at = NULL;
+}
+static void nnti_trace_reset(nnti_trace *t)
+{
+    nnt_step_record *at = t->at;
+    memset(t, 0, sizeof *t);
+    t->at = at;
+    t->stride = 1;
+}
+
 NNT_API void nnt_free(nnt_net *net)
 {
     nnt_allocator a;
@@ -15582,7 +15604,7 @@ NNT_API void nnt_free(nnt_net *net)
     nnti_free(&a, net->edges, net->edge_cap * sizeof *net->edges);
     nnti_free(&a, net->params, net->param_cap * sizeof *net->params);
     nnti_free(&a, net->history, net->history_cap * sizeof *net->history);
-    nnti_free(&a, net->trace.at, NNT_HISTORY_STEPS * sizeof *net->trace.at);
+    nnti_trace_free(net);
     while (net->metadata_count) nnti_remove_metadata(net, net->metadata_count - 1);
     nnti_free(&a, net->metadata, net->metadata_cap * sizeof *net->metadata);
     nnti_free(&a, net, sizeof *net);
@@ -16594,12 +16616,13 @@ static void nnti_plan_text(nnti_text *t, void *subject)
     }
 }
 
-/* Characters that a page in UTF-8 can't have become question marks. */
+/* Bytes that a page in UTF-8 can't have become question marks, control characters, which XML can't have, spaces. */
 static void nnti_put_xml(nnti_text *t, const char *w)
 {
     const int utf8 = nnti_utf8_valid(w, strlen(w));
     for (; *w; w++) {
-        if ((unsigned char)*w < 32 || (!utf8 && (unsigned char)*w > 126)) nnti_put_char(t, '?');
+        if ((unsigned char)*w < 32) nnti_put_char(t, ' ');
+        else if (!utf8 && (unsigned char)*w > 126) nnti_put_char(t, '?');
         else if (*w == '&') nnti_put_string(t, "&amp;");
         else if (*w == '<') nnti_put_string(t, "&lt;");
         else if (*w == '"') nnti_put_string(t, "&quot;");
@@ -21260,28 +21283,31 @@ NNT_API nnt_result nnt_load(nnt_net *net, const char *path)
 /* ============================================================================
    >>snapshot    A run as a file: nnt_snapshot, nnt_resume
    The weights' file of >>weights with more arrays: a moment or two and, while batches are accumulated, a gradient for
-   each parameter, and three arrays of numbers. docs/files.md lists them.
+   each parameter, and four arrays of numbers. docs/files.md lists them.
    ============================================================================ */
 
-/* "nntrain.counts" is this as I64, "nntrain.values" the next one as F64. Members are added at the end only, 0 in older
-   files. */
+/* "nntrain.counts" is this as I64, "nntrain.values" the next one as F64. Members, and columns of the tables, are added at
+   the end only, 0 in older files. */
 typedef struct nnti_snapshot_counts {
     int64_t seed, steps, updates, pending;
     int64_t moments;                        /* of the optimizer */
     int64_t has_loader, loader_seed, loader_epoch, loader_batch, loader_batches, loader_rows;
     int64_t fit_epoch, fit_batch, fit_best_epoch;
     int64_t has_validation, validation_seed, validation_epoch;
+    int64_t trace_stride, trace_steps;
 } nnti_snapshot_counts;
 typedef struct nnti_snapshot_values {
     double pending_weight, last_finite, lr, compiled_lr;
     double sum, weight, correct, correct5, counted;             /* nnt_loss of the epoch so far */
     double samples, seconds, epoch_seconds, wait_seconds, best, step_lr;
+    double trace_loss, trace_correct, trace_counted, trace_samples, trace_seconds, trace_waiting;
 } nnti_snapshot_values;
 enum {
     NNTI_SNAPSHOT_COUNTS = (int)(sizeof(nnti_snapshot_counts) / sizeof(int64_t)),
     NNTI_SNAPSHOT_VALUES = (int)(sizeof(nnti_snapshot_values) / sizeof(double)),
-    NNTI_HISTORY_COLUMNS = 18,
-    NNTI_SNAPSHOT_EXTRA = 3                 /* these two and the history */
+    NNTI_HISTORY_COLUMNS = 20,
+    NNTI_STEP_COLUMNS = 9,
+    NNTI_SNAPSHOT_EXTRA = 4                 /* these two, epochs and steps */
 };
 #define NNTI_COUNT_MAX ((int64_t)1 << 53)
 
@@ -21292,6 +21318,7 @@ static void nnti_history_to_row(const nnt_progress_info *p, double *x)
     x[9] = p->has_validation;  x[10] = p->validation.loss;  x[11] = p->validation.accuracy;  x[12] = p->validation.top5;
     x[13] = (double)p->validation.samples;
     x[14] = p->seconds;  x[15] = p->seconds_left;  x[16] = p->wait_seconds;  x[17] = p->samples_per_second;
+    x[18] = p->device_bytes;  x[19] = p->process_bytes;
 }
 static int64_t nnti_to_count(double v) { return v > 0 && v < (double)NNTI_COUNT_MAX ? (int64_t)v : 0; }
 static void nnti_history_from_row(const double *x, nnt_progress_info *p)
@@ -21316,10 +21343,31 @@ static void nnti_history_from_row(const double *x, nnt_progress_info *p)
     p->seconds_left = x[15];
     p->wait_seconds = x[16];
     p->samples_per_second = x[17];
+    p->device_bytes = x[18];
+    p->process_bytes = x[19];
+}
+static void nnti_step_to_row(const nnt_step_record *s, double *x)
+{
+    x[0] = (double)s->step;  x[1] = (double)s->steps;  x[2] = s->seconds;  x[3] = s->process_bytes;
+    x[4] = (double)s->loss;  x[5] = (double)s->accuracy;  x[6] = (double)s->lr;
+    x[7] = (double)s->samples_per_second;  x[8] = (double)s->wait_share;
+}
+static void nnti_step_from_row(const double *x, nnt_step_record *s)
+{
+    s->step = nnti_to_count(x[0]);
+    s->steps = nnti_max64(1, nnti_to_count(x[1]));
+    s->seconds = x[2];
+    s->process_bytes = x[3];
+    s->loss = (float)x[4];
+    s->accuracy = (float)x[5];
+    s->lr = (float)x[6];
+    s->samples_per_second = (float)x[7];
+    s->wait_share = (float)x[8];
 }
 static void nnti_snapshot_take(const nnt_net *net, const nnt_loader *loader, nnti_snapshot_counts *c, nnti_snapshot_values *v)
 {
     const nnti_fit_state *fit = &net->fit;
+    const nnti_trace *trace = &net->trace;
     double now = nnti_seconds();
     memset(c, 0, sizeof *c);
     memset(v, 0, sizeof *v);
@@ -21361,6 +21409,14 @@ static void nnti_snapshot_take(const nnt_net *net, const nnt_loader *loader, nnt
     v->wait_seconds = nnt_loader_wait_seconds(loader) - fit->waited;
     v->best = fit->best;
     v->step_lr = (double)fit->lr;
+    c->trace_stride = trace->stride;
+    c->trace_steps = trace->steps;
+    v->trace_loss = trace->loss;
+    v->trace_correct = trace->correct;
+    v->trace_counted = trace->counted;
+    v->trace_samples = trace->samples;
+    v->trace_seconds = trace->seconds;
+    v->trace_waiting = trace->waiting;
 }
 static void nnti_set_array(nnti_file_tensor *t, const char *name, int kind, int rank, int64_t rows, int64_t columns, void *data)
 {
@@ -21378,9 +21434,9 @@ static nnt_result nnti_write_snapshot(nnt_net *net, const nnt_loader *loader, co
     nnti_snapshot_values values;
     nnt_load_desc all;
     nnti_arrays x;
-    int64_t epochs = net->fitting ? net->history_count : 0;
-    size_t bytes = (size_t)epochs * NNTI_HISTORY_COLUMNS * sizeof(double);
-    double *history = (double *)nnti_alloc(&net->a, bytes);
+    const int epochs = net->fitting ? net->history_count : 0, steps = net->fitting ? net->trace.count : 0;
+    size_t values_of_epochs = (size_t)epochs * NNTI_HISTORY_COLUMNS, bytes = (values_of_epochs + (size_t)steps * NNTI_STEP_COLUMNS) * sizeof(double);
+    double *history = (double *)nnti_alloc(&net->a, bytes), *trace = history ? history + values_of_epochs : NULL;
     nnt_result r;
     int i;
     memset(&all, 0, sizeof all);
@@ -21391,7 +21447,9 @@ static nnt_result nnti_write_snapshot(nnt_net *net, const nnt_loader *loader, co
         nnti_set_array(&x.t[0], "nntrain.counts", NNTI_ST_I64, 1, NNTI_SNAPSHOT_COUNTS, 0, &counts);
         nnti_set_array(&x.t[1], "nntrain.values", NNTI_ST_F64, 1, NNTI_SNAPSHOT_VALUES, 0, &values);
         nnti_set_array(&x.t[2], "nntrain.history", NNTI_ST_F64, 2, epochs, NNTI_HISTORY_COLUMNS, history);
-        for (i = 0; i < (int)epochs; i++) nnti_history_to_row(&net->history[i], history + i * NNTI_HISTORY_COLUMNS);
+        nnti_set_array(&x.t[3], "nntrain.steps", NNTI_ST_F64, 2, steps, NNTI_STEP_COLUMNS, trace);
+        for (i = 0; i < epochs; i++) nnti_history_to_row(&net->history[i], history + (int64_t)i * NNTI_HISTORY_COLUMNS);
+        for (i = 0; i < steps; i++) nnti_step_to_row(&net->trace.at[i], trace + (int64_t)i * NNTI_STEP_COLUMNS);
         r = nnti_write_arrays(net, path, &x, keep);
     }
     nnti_arrays_free(&net->a, &x);
@@ -21439,30 +21497,51 @@ static nnt_result nnti_check_counts(const nnt_net *net, const nnt_loader *loader
                             c->loader_batch, c->loader_batches, c->loader_rows, loader->batches, loader->desc.batch);
     return NNT_OK;
 }
-/* Room for the rows of a history, still empty. */
-static nnt_result nnti_read_history(const nnti_st *f, nnt_progress_info **to, size_t *count)
+/* Rows of a table, the columns that an older file lacks being 0. None, and NULL, where it has no such table: it is only
+   for people. */
+typedef struct nnti_rows { double *at; size_t bytes; int count; } nnti_rows;
+
+static nnt_result nnti_read_rows(const nnti_st *f, const char *name, int columns, int64_t most, nnti_rows *to)
 {
-    const nnti_st_entry *x = nnti_st_find(f, "nntrain.history");
-    int64_t size[2];
-    double *rows = NULL;
-    size_t values = 0, i;
-    nnt_result r = NNT_OK;
-    *to = NULL;
-    *count = 0;
-    if (!x || x->rank != 2 || x->size[1] != NNTI_HISTORY_COLUMNS || x->size[0] < 1 || x->size[0] > INT_MAX) return NNT_OK;      /* only for people */
-    values = (size_t)x->count;
-    rows = (double *)nnti_zalloc(f->a, values, sizeof *rows);
-    *to = (nnt_progress_info *)nnti_zalloc(f->a, (size_t)x->size[0], sizeof **to);
-    if (!rows || !*to) r = nnti_st_memory(f, values * sizeof *rows);
-    if (!r) r = nnti_st_read_array(f, "nntrain.history", NNTI_ST_F64, 2, size, rows, values);
-    *count = (size_t)x->size[0];
-    for (i = 0; i < *count && !r; i++) nnti_history_from_row(rows + i * NNTI_HISTORY_COLUMNS, *to + i);
-    nnti_free(f->a, rows, values * sizeof *rows);
-    if (!r) return NNT_OK;
-    nnti_free(f->a, *to, *count * sizeof **to);
-    *to = NULL;
-    *count = 0;
-    return r;
+    const nnti_st_entry *x = nnti_st_find(f, name);
+    int64_t size[2], i, k, have;
+    nnt_result r;
+    memset(to, 0, sizeof *to);
+    if (!x || x->rank != 2 || x->size[1] < 1 || x->size[1] > columns || x->size[0] < 1 || x->size[0] > most) return NNT_OK;
+    have = x->size[1];
+    to->bytes = (size_t)x->size[0] * (size_t)columns * sizeof *to->at;
+    to->at = (double *)nnti_zalloc(f->a, (size_t)x->size[0], (size_t)columns * sizeof *to->at);
+    if (!to->at) return nnti_st_memory(f, to->bytes);
+    r = nnti_st_read_array(f, name, NNTI_ST_F64, 2, size, to->at, (size_t)(x->size[0] * columns));
+    if (r) return r;
+    to->count = (int)x->size[0];
+    for (i = x->size[0] - 1; i >= 0 && have < columns; i--)         /* from the last on: no value is overwritten unread */
+        for (k = columns - 1; k >= 0; k--) to->at[i * columns + k] = k < have ? to->at[i * have + k] : 0;
+    return NNT_OK;
+}
+static void nnti_trace_give(nnti_trace *t, const nnti_snapshot_counts *c, const nnti_snapshot_values *v, const nnti_rows *rows)
+{
+    int i;
+    nnti_trace_reset(t);
+    for (i = 0; i < rows->count; i++) nnti_step_from_row(rows->at + (int64_t)i * NNTI_STEP_COLUMNS, &t->at[i]);
+    t->count = rows->count;
+    t->stride = nnti_max64(1, c->trace_stride);
+    t->steps = c->trace_steps;
+    t->loss = v->trace_loss;
+    t->correct = v->trace_correct;
+    t->counted = v->trace_counted;
+    t->samples = v->trace_samples;
+    t->seconds = v->trace_seconds;
+    t->waiting = v->trace_waiting;
+}
+static nnt_result nnti_read_history(const nnti_st *f, const nnti_rows *rows, nnt_progress_info **to)
+{
+    int i;
+    if (!rows->count) return NNT_OK;
+    *to = (nnt_progress_info *)nnti_zalloc(f->a, (size_t)rows->count, sizeof **to);
+    if (!*to) return nnti_st_memory(f, (size_t)rows->count * sizeof **to);
+    for (i = 0; i < rows->count; i++) nnti_history_from_row(rows->at + (int64_t)i * NNTI_HISTORY_COLUMNS, *to + i);
+    return NNT_OK;
 }
 static void nnti_snapshot_give(nnt_net *net, nnt_loader *loader, const nnti_snapshot_counts *c, const nnti_snapshot_values *v)
 {
@@ -21506,10 +21585,14 @@ static nnt_result nnti_resume_from(nnt_net *net, nnt_loader *loader, const nnti_
     nnti_arrays x;
     nnt_progress_info *history = NULL;
     float *values = NULL;
-    size_t bytes = 0, epochs = 0;
+    size_t bytes = 0;
+    nnti_rows epochs, steps;
+    const int had_trace = net->trace.at != NULL;
     int64_t size;
     nnt_result r;
     memset(&c, 0, sizeof c);
+    memset(&epochs, 0, sizeof epochs);
+    memset(&steps, 0, sizeof steps);
     memset(&v, 0, sizeof v);
     memset(&all, 0, sizeof all);
     r = nnti_st_read_array(f, "nntrain.counts", NNTI_ST_I64, 1, &size, &c, NNTI_SNAPSHOT_COUNTS);
@@ -21520,18 +21603,25 @@ static nnt_result nnti_resume_from(nnt_net *net, nnt_loader *loader, const nnti_
     if (r) return r;
     r = nnti_list_arrays(net, "resume", family, nnti_families(net, 1, c.pending > 0, family), 0, &all, &x);
     if (!r) r = nnti_st_fetch(f, x.t, x.count, &values, &bytes);
-    if (!r) r = nnti_read_history(f, &history, &epochs);
+    if (!r) r = nnti_read_rows(f, "nntrain.history", NNTI_HISTORY_COLUMNS, INT_MAX, &epochs);
+    if (!r) r = nnti_read_rows(f, "nntrain.steps", NNTI_STEP_COLUMNS, NNT_HISTORY_STEPS, &steps);
+    if (!r) r = nnti_read_history(f, &epochs, &history);
+    if (!r) r = nnti_trace_room(net, "resume");
     if (!r) r = nnti_take_metadata(net, f);
     if (!r) r = nnti_upload_arrays(net, &x, 0, values, "resume");       /* the file is all right: only the device can fail */
     if (!r) {
         nnti_snapshot_give(net, loader, &c, &v);
+        nnti_trace_give(&net->trace, &c, &v, &steps);
         nnti_free(&net->a, net->history, net->history_cap * sizeof *net->history);
         net->history = history;
-        net->history_cap = epochs;
-        net->history_count = (int)epochs;
+        net->history_cap = (size_t)epochs.count;
+        net->history_count = epochs.count;
         history = NULL;
     }
-    nnti_free(&net->a, history, epochs * sizeof *history);
+    if (r && !had_trace) nnti_trace_free(net);
+    nnti_free(&net->a, history, (size_t)epochs.count * sizeof *history);
+    nnti_free(&net->a, epochs.at, epochs.bytes);
+    nnti_free(&net->a, steps.at, steps.bytes);
     nnti_free(&net->a, values, bytes);
     nnti_arrays_free(&net->a, &x);
     return r;
@@ -21728,15 +21818,16 @@ static void nnti_trace_fold(nnti_trace *t)
     t->count /= 2;
     t->stride *= 2;
 }
-/* A new stretch of time: what passed since the last record (validation, a callback that takes long) is no step's. */
+/* A new stretch of time: what passed since the last step, as validation, is no step's. */
 static void nnti_trace_begin(nnti_trace *t, const nnt_loader *loader)
 {
     t->begun = nnti_seconds();
     t->waited = nnt_loader_wait_seconds(loader);
 }
-static double nnti_trace_memory(nnti_trace *t, double now)
+static double nnti_trace_memory(nnti_trace *t)
 {
     nnt_memory_usage m;
+    double now = nnti_seconds();
     if (t->looked > 0 && now - t->looked < 0.5) return t->bytes;
     t->looked = now;
     t->bytes = nnt_memory_info("cpu", &m, NULL, 0) == NNT_OK ? (double)m.process : 0;
@@ -21746,7 +21837,10 @@ static void nnti_trace_step(nnt_net *net, const nnt_loader *loader, const nnt_lo
 {
     nnti_trace *t = &net->trace;
     nnt_step_record *r;
-    double now, took;
+    double begun = t->begun, waited = t->waited, took;
+    nnti_trace_begin(t, loader);
+    t->seconds += t->begun - begun;
+    t->waiting += t->waited - waited;
     t->loss += nnti_mean_loss(l);
     t->correct += l->correct;
     t->counted += l->samples;
@@ -21756,32 +21850,19 @@ static void nnti_trace_step(nnt_net *net, const nnt_loader *loader, const nnt_lo
         nnti_trace_fold(t);
         if (t->steps < t->stride) return;
     }
-    now = nnti_seconds();
-    took = nnti_max_double(1e-9, now - t->begun);
+    took = nnti_max_double(1e-9, t->seconds);
     r = &t->at[t->count++];
     r->step = net->steps;
     r->steps = t->steps;
-    r->seconds = now - net->fit.start;
-    r->process_bytes = nnti_trace_memory(t, now);
+    r->seconds = t->begun - net->fit.start;
+    r->process_bytes = nnti_trace_memory(t);
     r->loss = (float)(t->loss / (double)t->steps);
     r->accuracy = t->counted > 0 ? (float)(t->correct / t->counted) : 0.0f;
     r->lr = net->fit.lr;
     r->samples_per_second = (float)(t->samples / took);
-    r->wait_share = (float)((nnt_loader_wait_seconds(loader) - t->waited) / took);
+    r->wait_share = (float)(t->waiting / took);
     t->steps = 0;
-    t->loss = t->correct = t->counted = t->samples = 0;
-    nnti_trace_begin(t, loader);
-}
-/* Empty, with room for all that comes: a step takes no memory. */
-static nnt_result nnti_trace_reset(nnt_net *net)
-{
-    nnti_trace *t = &net->trace;
-    nnt_step_record *at = t->at;
-    if (!at) at = (nnt_step_record *)nnti_zalloc(&net->a, NNT_HISTORY_STEPS, sizeof *at);
-    memset(t, 0, sizeof *t);
-    t->at = at;
-    t->stride = 1;
-    return at ? NNT_OK : nnti_set_error(&net->error, NNT_ERR_MEMORY, "fit: out of memory");
+    t->loss = t->correct = t->counted = t->samples = t->seconds = t->waiting = 0;
 }
 
 /* ---- snapshots of a run */
@@ -21838,6 +21919,7 @@ static nnt_result nnti_fit_after_step(nnt_net *net, nnt_loader *loader, const nn
         p->loss_mean = nnti_mean_loss(&fit->sum);
         p->samples_per_second = fit->samples / nnti_max_double(1e-9, nnti_seconds() - fit->epoch_start);
         p->wait_seconds = nnt_loader_wait_seconds(loader) - fit->waited;
+        p->process_bytes = nnti_trace_memory(&net->trace);
         nnti_estimate(p, fit->start);
         stop = nnti_call_back(net, d, p);
     }
@@ -21905,6 +21987,7 @@ static nnt_result nnti_fit_close_epoch(nnt_net *net, nnt_loader *loader, const n
         if (r) return r;
         p->has_validation = 1;
     }
+    p->process_bytes = nnti_trace_memory(&net->trace);
     nnti_estimate(p, fit->start);
     if (!nnti_grow(&net->a, &history, &net->history_cap, (size_t)net->history_count + 1, sizeof *net->history))
         return nnti_set_error(&net->error, NNT_ERR_MEMORY, "fit: out of memory");
@@ -21967,7 +22050,7 @@ static nnt_result nnti_fit_class_names(nnt_net *net, const nnt_loader *loader)
 static nnt_result nnti_fit_begin(nnt_net *net, nnt_loader *loader, const nnt_fit_desc *d)
 {
     nnti_fit_state *fit = &net->fit;
-    nnt_result r = nnti_trace_reset(net);
+    nnt_result r = nnti_trace_room(net, "fit");
     if (!r) r = nnti_fit_resume(net, loader, d);
     if (!r) r = nnti_fit_class_names(net, loader);
     if (r) return r;
@@ -21981,6 +22064,7 @@ static nnt_result nnti_fit_begin(nnt_net *net, nnt_loader *loader, const nnt_fit
     net->history = NULL;
     net->history_cap = 0;
     net->history_count = 0;
+    nnti_trace_reset(&net->trace);
     memset(fit, 0, sizeof *fit);
     fit->start = fit->epoch_start = nnti_seconds();
     fit->waited = nnt_loader_wait_seconds(loader);
@@ -22001,6 +22085,7 @@ static nnt_result nnti_fit(nnt_net *net, nnt_loader *loader, const nnt_fit_desc 
     memset(&p, 0, sizeof p);
     p.epochs = nnti_max(1, d->epochs);
     p.batches = nnt_loader_batches(loader);
+    p.device_bytes = (double)net->plan.memory.total;
     while (!r && !nnti_fit_is_over(fit, d, p.epochs)) {
         r = nnti_fit_epoch(net, loader, d, &p);
         if (!r) r = nnti_fit_close_epoch(net, loader, d, &p);
@@ -22755,14 +22840,6 @@ static const char *nnti_frame_class(const nnti_frame *n)
         if (strcmp(r->phase, nnti_phase_names[i]) == 0) return i == 0 ? "f" : i == 1 ? "a" : i == 2 ? "b" : "u";
     return "o";
 }
-static void nnti_put_xml_text(nnti_text *t, const char *w)      /* control characters don't exist in XML */
-{
-    char one[2] = { 0, 0 };
-    for (; *w; w++) {
-        one[0] = (unsigned char)*w < ' ' ? ' ' : *w;
-        nnti_put_xml(t, one);
-    }
-}
 static void nnti_put_frame(nnti_text *t, const nnti_flame *f, const nnti_frame *n)
 {
     double all = f->at[0].seconds, thread = all;
@@ -22774,7 +22851,7 @@ static void nnti_put_frame(nnti_text *t, const nnti_flame *f, const nnti_frame *
     nnti_put(t, "%%\" y=\"%d\" width=\"", 18 * n->depth);
     nnti_put_fixed(t, 100.0 * n->seconds / all, 4);
     nnti_put_string(t, "%\" height=\"18\"><title>");
-    nnti_put_xml_text(t, n->name);
+    nnti_put_xml(t, n->name);
     nnti_put_string(t, ": ");
     nnti_put_double(t, n->seconds, 3);
     nnti_put_string(t, " s, ");
@@ -22792,7 +22869,7 @@ static void nnti_put_frame(nnti_text *t, const nnti_flame *f, const nnti_frame *
         nnti_put_rate(t, n->row->bytes / n->row->seconds * 1e-9);
     }
     nnti_put_string(t, "</title><rect width=\"100%\" height=\"17\"/><text x=\"3\" y=\"13\">");
-    nnti_put_xml_text(t, n->name);
+    nnti_put_xml(t, n->name);
     nnti_put_string(t, "</text></svg>\n");
 }
 /* Places and widths are percentages, so that the picture fills its window at any width with letters of one size. */
@@ -22813,7 +22890,7 @@ static void nnti_put_flame(nnti_text *t, void *subject)
         "<input type=\"search\" placeholder=\"search\" aria-label=\"search\"/><span class=\"m\"></span><b>Where ");
     nnti_put_double(t, f->at[0].seconds, 3);
     nnti_put_string(t, " s of work and waiting went</b><p class=\"v\">");
-    nnti_put_xml_text(t, f->verdict);
+    nnti_put_xml(t, f->verdict);
     nnti_put_string(t, "</p></div></foreignObject>\n<svg y=\"104\" width=\"100%\" height=\"");
     nnti_put(t, "%d\">\n", 18 * (f->depth + 1));
     for (i = 0; i < f->count; i++) if (f->at[i].seconds >= least) nnti_put_frame(t, f, &f->at[i]);
@@ -23002,16 +23079,19 @@ static nnt_result nnti_history_needed(nnt_net *net, const char *where, const cha
     return NNT_OK;
 }
 
+/* Waited for data: of the run's time so far. */
+static double nnti_epoch_wait_share(const nnt_progress_info *p) { return p->seconds > 0 ? p->wait_seconds / p->seconds : 0; }
+
 /* ---- CSV */
 
 static void nnti_put_csv(nnti_text *t, void *subject)
 {
     const nnt_net *net = (const nnt_net *)subject;
     int i;
-    nnti_put_string(t, "kind,epoch,step,seconds,loss,accuracy,validation_loss,validation_accuracy,learning_rate,samples_per_second,wait_share,process_bytes\n");
+    nnti_put_string(t, "kind,epoch,step,seconds,loss,accuracy,validation_loss,validation_accuracy,learning_rate,samples_per_second,wait_share,process_bytes,device_bytes\n");
     for (i = 0; i < net->trace.count; i++) {
         const nnt_step_record *r = &net->trace.at[i];
-        nnti_put(t, "step,,%I,%g,%g,%g,,,%g,%g,%g,%g\n", r->step, r->seconds, (double)r->loss, (double)r->accuracy, (double)r->lr,
+        nnti_put(t, "step,,%I,%g,%g,%g,,,%g,%g,%g,%g,\n", r->step, r->seconds, (double)r->loss, (double)r->accuracy, (double)r->lr,
                  (double)r->samples_per_second, (double)r->wait_share, r->process_bytes);
     }
     for (i = 0; i < net->history_count; i++) {
@@ -23019,7 +23099,7 @@ static void nnti_put_csv(nnti_text *t, void *subject)
         nnti_put(t, "epoch,%d,%I,%g,%g,%g,", p->epoch + 1, p->step, p->seconds, p->loss, p->accuracy);
         if (p->has_validation) nnti_put(t, "%g,%g", p->validation.loss, p->validation.accuracy);
         else nnti_put_char(t, ',');
-        nnti_put(t, ",%g,%g,%g,\n", (double)p->lr, p->samples_per_second, p->seconds > 0 ? p->wait_seconds / p->seconds : 0);
+        nnti_put(t, ",%g,%g,%g,%g,%g\n", (double)p->lr, p->samples_per_second, nnti_epoch_wait_share(p), p->process_bytes, p->device_bytes);
     }
 }
 NNT_API nnt_result nnt_history_csv(nnt_net *net, const char *path)
@@ -23120,6 +23200,10 @@ static void nnti_put_events(nnti_text *t, void *subject)
         double wall = f->begun + p->seconds;
         nnti_put_scalar(t, wall, p->step, "epoch/loss", p->loss);
         nnti_put_scalar(t, wall, p->step, "epoch/accuracy", p->accuracy);
+        nnti_put_scalar(t, wall, p->step, "epoch/samples_per_second", p->samples_per_second);
+        nnti_put_scalar(t, wall, p->step, "epoch/wait_share", nnti_epoch_wait_share(p));
+        nnti_put_scalar(t, wall, p->step, "epoch/process_bytes", p->process_bytes);
+        nnti_put_scalar(t, wall, p->step, "epoch/device_bytes", p->device_bytes);
         if (!p->has_validation) continue;
         nnti_put_scalar(t, wall, p->step, "validation/loss", p->validation.loss);
         nnti_put_scalar(t, wall, p->step, "validation/accuracy", p->validation.accuracy);
@@ -23373,28 +23457,43 @@ static void nnti_put_class(nnti_text *t, const nnti_page_of *p, int label)
     nnti_format(key, sizeof key, "class.%d", label);
     if (p->d.classes) name = p->d.classes[label];
     if (!name) name = nnt_metadata(p->net, key);
-    if (name) nnti_put_xml_text(t, name);
+    if (name) nnti_put_xml(t, name);
     else nnti_put_int(t, label);
 }
 /* A line of a chart: a column of the steps or of the epochs. */
 typedef struct nnti_series { const char *name; int epochs, column, colour; } nnti_series;
-enum { NNTI_OF_LOSS, NNTI_OF_ACCURACY, NNTI_OF_VALIDATION_LOSS, NNTI_OF_VALIDATION_ACCURACY, NNTI_OF_LR, NNTI_OF_SPEED, NNTI_OF_WAIT, NNTI_OF_MEMORY };
+enum { NNTI_OF_LOSS, NNTI_OF_ACCURACY, NNTI_OF_VALIDATION_LOSS, NNTI_OF_VALIDATION_ACCURACY, NNTI_OF_LR, NNTI_OF_SPEED, NNTI_OF_WAIT,
+       NNTI_OF_PROCESS, NNTI_OF_DEVICE };
 
+static double nnti_epoch_figure(const nnt_progress_info *p, int column)
+{
+    switch (column) {
+    case NNTI_OF_LOSS:                return p->loss;
+    case NNTI_OF_ACCURACY:            return 100.0 * p->accuracy;
+    case NNTI_OF_VALIDATION_LOSS:     return p->validation.loss;
+    case NNTI_OF_VALIDATION_ACCURACY: return 100.0 * p->validation.accuracy;
+    default:                          return p->device_bytes / 1048576.0;
+    }
+}
+static double nnti_step_figure(const nnt_step_record *r, int column)
+{
+    switch (column) {
+    case NNTI_OF_LOSS:     return (double)r->loss;
+    case NNTI_OF_ACCURACY: return 100.0 * (double)r->accuracy;
+    case NNTI_OF_LR:       return (double)r->lr;
+    case NNTI_OF_SPEED:    return (double)r->samples_per_second;
+    case NNTI_OF_WAIT:     return 100.0 * (double)r->wait_share;
+    default:               return r->process_bytes / 1048576.0;
+    }
+}
 /* 0 when the record has no such figure. */
 static int nnti_series_point(const nnt_net *net, const nnti_series *s, int i, double *x, double *y)
 {
-    if (s->epochs) {
-        const nnt_progress_info *p = &net->history[i];
-        *x = (double)p->step;
-        *y = s->column == NNTI_OF_LOSS ? p->loss : s->column == NNTI_OF_ACCURACY ? 100.0 * p->accuracy
-           : s->column == NNTI_OF_VALIDATION_LOSS ? p->validation.loss : 100.0 * p->validation.accuracy;
-        if (s->column >= NNTI_OF_VALIDATION_LOSS && !p->has_validation) return 0;
-    } else {
-        const nnt_step_record *r = &net->trace.at[i];
-        *x = (double)r->step;
-        *y = s->column == NNTI_OF_LOSS ? (double)r->loss : s->column == NNTI_OF_ACCURACY ? 100.0 * (double)r->accuracy : s->column == NNTI_OF_LR ? (double)r->lr
-           : s->column == NNTI_OF_SPEED ? (double)r->samples_per_second : s->column == NNTI_OF_WAIT ? 100.0 * (double)r->wait_share : r->process_bytes / 1048576.0;
-    }
+    const int validation = s->column == NNTI_OF_VALIDATION_LOSS || s->column == NNTI_OF_VALIDATION_ACCURACY;
+    const int memory = s->column == NNTI_OF_PROCESS || s->column == NNTI_OF_DEVICE;
+    *x = (double)(s->epochs ? net->history[i].step : net->trace.at[i].step);
+    *y = s->epochs ? nnti_epoch_figure(&net->history[i], s->column) : nnti_step_figure(&net->trace.at[i], s->column);
+    if ((validation && !net->history[i].has_validation) || (memory && !(*y > 0))) return 0;
     return nnti_finite_double(*y);
 }
 static int nnti_series_count(const nnt_net *net, const nnti_series *s) { return s->epochs ? net->history_count : net->trace.count; }
@@ -23469,14 +23568,14 @@ static void nnti_put_charts(nnti_text *t, const nnt_net *net)
     static const nnti_series lr[] = { { "learning rate", 0, NNTI_OF_LR, 1 } };
     static const nnti_series speed[] = { { "samples a second", 0, NNTI_OF_SPEED, 1 } };
     static const nnti_series wait[] = { { "waited", 0, NNTI_OF_WAIT, 1 } };
-    static const nnti_series memory[] = { { "memory", 0, NNTI_OF_MEMORY, 1 } };
+    static const nnti_series memory[] = { { "process", 0, NNTI_OF_PROCESS, 1 }, { "planned on the device", 1, NNTI_OF_DEVICE, 2 } };
     nnti_put_string(t, "<h2>Curves</h2><p>Over steps.</p><div class=\"g\">\n");
     nnti_put_chart(t, net, "Loss", loss, 3);
     nnti_put_chart(t, net, "Accuracy, %", accuracy, 3);
     nnti_put_chart(t, net, "Learning rate", lr, 1);
     nnti_put_chart(t, net, "Samples a second", speed, 1);
     nnti_put_chart(t, net, "Waited for data, % of the time", wait, 1);
-    nnti_put_chart(t, net, "Memory of the process, MiB", memory, 1);
+    nnti_put_chart(t, net, "Memory, MiB", memory, 2);
     nnti_put_string(t, "</div>\n");
 }
 static void nnti_put_epochs(nnti_text *t, const nnt_net *net)
@@ -23576,10 +23675,10 @@ static void nnti_put_page(nnti_text *t, void *subject)
     const nnt_net *net = p->net;
     const char *title = p->d.title ? p->d.title : "Training report";
     nnti_put_string(t, "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/><meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"/><title>");
-    nnti_put_xml_text(t, title);
+    nnti_put_xml(t, title);
     nnti_put(t, "</title><style>%s", nnti_page_style);
     nnti_put_string(t, "</style></head><body><main><h1>");
-    nnti_put_xml_text(t, title);
+    nnti_put_xml(t, title);
     nnti_put(t, "</h1><p>%I steps of at most %d samples on %s, %s; arena %B</p>\n", net->steps, net->desc.batch, net->on->text,
              net->desc.optimizer.kind == NNT_OPTIMIZER_SGD ? "sgd" : net->desc.optimizer.kind == NNT_OPTIMIZER_ADAM ? "adam" : "adamw", net->plan.memory.total);
     nnti_put_charts(t, net);

@@ -118,22 +118,28 @@ static void the_table_has_all_figures(void)
     static run r;
     const nnt_step_record *s;
     const nnt_progress_info *h;
+    nnt_memory memory;
     int epochs, count, steps = 0, lines = 0;
     char *line;
     run_make(&r, 4, 0);
     s = nnt_step_history(r.net, &count);
     h = nnt_history(r.net, &epochs);
+    memory = r.net->plan.memory;
+#ifdef __linux__
+    CHECKF(h[0].process_bytes > 1e5 && h[0].process_bytes < 1e9, "%g", h[0].process_bytes);
+#endif
     CHECK(nnt_history_csv(r.net, FILE_CSV) == NNT_OK);
     for (line = strtok(text_of(FILE_CSV, NULL), "\n"); line; line = strtok(NULL, "\n")) {
-        double v[8];
+        double v[9];
         int n;
         if (lines++ == 0) {
-            CHECK_TEXT(line, "kind,epoch,step,seconds,loss,accuracy,validation_loss,validation_accuracy,learning_rate,samples_per_second,wait_share,process_bytes");
-        } else if (sscanf(line, "step,,%lf,%lf,%lf,%lf,,,%lf,%lf,%lf,%lf", v, v + 1, v + 2, v + 3, v + 4, v + 5, v + 6, v + 7) == 8) {
+            CHECK_TEXT(line, "kind,epoch,step,seconds,loss,accuracy,validation_loss,validation_accuracy,learning_rate,samples_per_second,wait_share,process_bytes,device_bytes");
+        } else if (sscanf(line, "step,,%lf,%lf,%lf,%lf,,,%lf,%lf,%lf,%lf,", v, v + 1, v + 2, v + 3, v + 4, v + 5, v + 6, v + 7) == 8) {
             CHECK((int64_t)v[0] == s[steps].step && fabs(v[2] - (double)s[steps].loss) < 1e-5 && fabs(v[4] - 1e-3) < 1e-8);
             steps++;
         } else {
-            CHECKF(sscanf(line, "epoch,%d,%lf,%lf,%lf,%lf,%lf,%lf,%lf", &n, v, v + 1, v + 2, v + 3, v + 4, v + 5, v + 6) == 8, "%s", line);
+            CHECKF(sscanf(line, "epoch,%d,%lf,%lf,%lf,%lf,%lf,%lf,%lf,%*f,%*f,%lf,%lf", &n, v, v + 1, v + 2, v + 3, v + 4, v + 5, v + 6, v + 7, v + 8) == 10, "%s", line);
+            CHECK(fabs(v[7] - h[n - 1].process_bytes) <= 1e-5 * v[7] && fabs(v[8] - (double)memory.total) <= 1e-5 * v[8] && v[8] == h[n - 1].device_bytes);
             CHECK(n == lines - 1 - count && (int64_t)v[0] == h[n - 1].step && fabs(v[2] - h[n - 1].loss) < 1e-5 && fabs(v[4] - h[n - 1].validation.loss) < 1e-5);
         }
     }
@@ -164,7 +170,7 @@ static void events_are_records_with_the_right_sums(void)
         at += 16 + (size_t)n;
         records++;
     }
-    CHECK(at == length && records == 1 + 6 * count + 4 * epochs);
+    CHECK(at == length && records == 1 + 6 * count + 8 * epochs);
     if (python && strlen(python) < 300) {
         static const char script[] = NNT_TEST_TMP "/test_history.py";
         FILE *f = fopen(script, "wb");

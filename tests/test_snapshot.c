@@ -53,6 +53,7 @@ typedef struct run {
     nnt_net     *net;
     nnt_fit_desc fit;
     int          stop_at;                   /* the callback stops after so many steps of the net; 0: never */
+    int          together;                  /* steps that a record of nnt_step_history covers from the second on; 0: 1 */
 } run;
 
 static nnt_optimizer optimizer_of(int kind)
@@ -78,7 +79,7 @@ static nnt_loader *loader_of(nnt_dataset *d, int shuffle, uint64_t seed, int wor
 static int stop_when_asked(void *user, nnt_net *net, const nnt_progress_info *info)
 {
     const run *r = (const run *)user;
-    (void)net;
+    if (info->step == 1 && r->together) net->trace.stride = r->together;       /* as after thousands of steps */
     return info->event == NNT_EVENT_STEP && r->stop_at && info->step >= r->stop_at;
 }
 static void run_free(run *r)
@@ -154,6 +155,16 @@ static int same_history(const run *a, const run *b)
             || x[i].lr != y[i].lr || x[i].validation.loss != y[i].validation.loss || x[i].validation.samples != y[i].validation.samples) return 0;
     return n == m;
 }
+/* Records of steps, but for what the clock says. */
+static int same_steps(const run *a, const run *b)
+{
+    int n, m, i;
+    const nnt_step_record *x = nnt_step_history(a->net, &n), *y = nnt_step_history(b->net, &m);
+    for (i = 0; i < n && n == m; i++)
+        if (x[i].step != y[i].step || x[i].steps != y[i].steps || x[i].loss != y[i].loss || x[i].accuracy != y[i].accuracy || x[i].lr != y[i].lr
+            || !(y[i].samples_per_second > 0) || (i > 0 && y[i].seconds < y[i - 1].seconds)) return 0;
+    return n == m && n > 0;
+}
 static int file_exists(const char *path)
 {
     FILE *f = fopen(path, "rb");
@@ -181,7 +192,9 @@ static void a_run_stopped_anywhere_goes_on_with_the_same_bits(void)
         run whole;
         uint64_t want;
         o.accumulate = accumulate;
-        CHECK(run_make(&whole, o, 1, NNT_NO_WORKERS, NULL) == NNT_OK && run_fit(&whole) == NNT_OK);
+        CHECK(run_make(&whole, o, 1, NNT_NO_WORKERS, NULL) == NNT_OK);
+        whole.together = kind;
+        CHECK(run_fit(&whole) == NNT_OK);
         want = hash_of(whole.net);
         for (stop = 1; stop <= EPOCHS * STEPS; stop += kind < 3 ? 3 : 1) {
             run first, second;
@@ -190,6 +203,7 @@ static void a_run_stopped_anywhere_goes_on_with_the_same_bits(void)
             CHECK(run_make(&first, o, 1, NNT_NO_WORKERS, NULL) == NNT_OK);
             first.fit.checkpoint.path = PATH_A;
             first.stop_at = stop;
+            first.together = kind;
             CHECK(run_fit(&first) == NNT_ERR_STOPPED && nnt_steps(first.net) == stop);
             run_free(&first);
             /* a process with other seeds: those that count are in the snapshot */
@@ -198,7 +212,7 @@ static void a_run_stopped_anywhere_goes_on_with_the_same_bits(void)
             if (stop % 2) CHECKF(nnt_resume(second.net, second.train, PATH_A) == NNT_OK, "%s", nnt_error(second.net));
             else { second.fit.checkpoint.path = PATH_A; second.fit.checkpoint.resume = 1; }
             CHECKF(run_fit(&second) == NNT_OK, "%s", nnt_error(second.net));
-            CHECKF(hash_of(second.net) == want && same_history(&whole, &second), "optimizer %d accumulate %d stop %d", kind, accumulate, stop);
+            CHECKF(hash_of(second.net) == want && same_history(&whole, &second) && same_steps(&whole, &second), "optimizer %d accumulate %d stop %d", kind, accumulate, stop);
             count++;
             run_free(&second);
         }
@@ -776,6 +790,35 @@ static void a_flipped_bit_is_refused_or_trains_on(void)
     remove_all();
 }
 
+/* The row of the one epoch taken for two rows of half the columns. */
+static void columns_that_an_older_file_lacks_are_zero(void)
+{
+    run r, old;
+    char *at;
+    const nnt_progress_info *h, *x;
+    int n, m;
+    image_make();
+    CHECK(run_make(&r, optimizer_of(3), 5, NNT_NO_WORKERS, NULL) == NNT_OK && run_make(&old, optimizer_of(3), 5, NNT_NO_WORKERS, NULL) == NNT_OK);
+    CHECK(resume_image(&r, image_length) == NNT_OK);
+    image[8 + nnti_get_le64(image) - 1] = 0;                       /* a space that pads the header */
+    at = strstr((char *)image + 8, "[1,20]");
+    image[8 + nnti_get_le64(image) - 1] = ' ';
+    CHECK(at != NULL);
+    if (at) memcpy(at, "[2,10]", 6);
+    CHECKF(resume_image(&old, image_length) == NNT_OK, "%s", nnt_error(old.net));
+    h = nnt_history(r.net, &n);
+    x = nnt_history(old.net, &m);
+    CHECK(n == 1 && m == 2);
+    if (n == 1 && m == 2) {
+        CHECK(h->loss > 0 && h->validation.loss > 0 && h->device_bytes > 0);
+        CHECK(x[0].loss == h->loss && x[0].accuracy == h->accuracy && x[0].has_validation && x[0].validation.loss == 0 && x[0].device_bytes == 0);
+        CHECK(x[1].accuracy == h->device_bytes && x[1].has_validation == (h->process_bytes > 0) && x[1].samples_per_second == 0);
+    }
+    run_free(&r);
+    run_free(&old);
+    remove_all();
+}
+
 static int resume_inside(void *user, nnt_net *net, const nnt_progress_info *info)
 {
     run *r = (run *)user;
@@ -1023,6 +1066,7 @@ int main(int argc, char **argv)
     TEST(running_out_of_memory_anywhere_changes_nothing);
     TEST(a_snapshot_cut_anywhere_is_refused);
     TEST(a_flipped_bit_is_refused_or_trains_on);
+    TEST(columns_that_an_older_file_lacks_are_zero);
     TEST(what_does_not_fit_is_refused_in_words);
     TEST(a_diverging_run_leaves_the_last_good_snapshot);
     TEST(prefixes_map_names);
