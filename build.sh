@@ -7,6 +7,8 @@
 #   ./build.sh unit [part of a test's name ...]                tests/test_*.c
 #   ./build.sh sanitize | config | examples | cuda             any of them, in the order given; cuda: what nvcc makes of
 #                                                              nntrain_cuda.cu, without a card
+#   ./build.sh fuzz [seconds] [fuzz_... ...]                   hostile files by libFuzzer (clang), 600 seconds each of
+#                                                              tests/fuzz_*.c; keeps what it found interesting in build/fuzz
 #   ./build.sh bench_loader FOLDER                             pictures a second, beside torchvision; a folder of class folders
 #   ./build.sh bench [workload or group ...]                   speed, beside PyTorch and OpenBLAS; groups: step predict start gemm ops threads
 #   ./build.sh bench memory                                    what a process takes, beside its plan and PyTorch
@@ -29,6 +31,7 @@ public="cases errors golden naive"
 asan="-O1 -g1 -fno-omit-frame-pointer -fsanitize=address -fno-sanitize-recover=all"
 ubsan="-O1 -g1 -fsanitize=undefined -fno-sanitize-recover=all"
 both="-O0 -g1 -fsanitize=address,undefined -fno-sanitize-recover=all"
+libfuzzer="-O1 -g1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all"
 tsan="-O1 -g1 -fno-omit-frame-pointer -fsanitize=thread"
 tsan_tests="threads train data seeing pictures"    # where threads meet: pool, loader, profile
 
@@ -253,10 +256,29 @@ do_unit() {
 
 # fuzz NAME: tests/NAME.c on its own mutations of a valid file
 fuzz() {
-    compile_test "build/asan/$1" "tests/$1.c" $both -DFUZZ_MAIN >"build/asan/$1.txt" 2>&1 || { fail "build/asan/$1 (compiling)" "build/asan/$1.txt"; return 1; }
+    compile_test "build/asan/$1" "tests/$1.c" $both >"build/asan/$1.txt" 2>&1 || { fail "build/asan/$1 (compiling)" "build/asan/$1.txt"; return 1; }
     check "build/asan/$1 --random 3000" "build/asan/$1" --random 3000
 }
 works_with() { compiles "$cc" c "$1" && build/probe >/dev/null 2>&1; }
+
+# Longer, guided by what the code does with its input: tests/NAME.c with libFuzzer.
+fuzz_guided() {         # name, seconds
+    mkdir -p "build/fuzz/$1"
+    compile_test "build/fuzz/$1.run" "tests/$1.c" $libfuzzer -DFUZZ_LIBFUZZER &&
+        "build/fuzz/$1.run" -max_total_time="$2" -max_len=8192 -len_control=0 -rss_limit_mb=2560 -timeout=25 -print_final_stats=1 \
+            -artifact_prefix="build/fuzz/$1-" "build/fuzz/$1"
+}
+do_fuzz() {             # [seconds] [names]
+    cc=clang
+    seconds=600
+    case ${1:-} in [0-9]*) seconds=$1; shift ;; esac
+    [ $# -gt 0 ] || set -- $(cd tests && ls fuzz_*.c | sed 's/\.c$//')
+    mkdir -p build/fuzz
+    echo 'int LLVMFuzzerTestOneInput(const unsigned char *p, unsigned long n) { return !p && n; }' >build/fuzz/probe.c
+    has clang && clang $libfuzzer build/fuzz/probe.c -o build/fuzz/probe 2>/dev/null ||
+        { echo "clang with libFuzzer was not found; on Debian: apt-get install clang libclang-rt-dev"; exit 1; }
+    for name in "$@"; do check "$name, $seconds s" fuzz_guided "$name" "$seconds" || finish; done
+}
 
 do_sanitize() {
     mkdir -p build/asan build/ubsan build/tsan
@@ -612,6 +634,11 @@ demo)
     [ -n "$stb" ] && [ -n "$data" ] || { echo "demo needs stb_image.h (STB=folder) and Fashion-MNIST's four .gz files (DATA=folder)"; exit 1; }
     say_found
     do_demo "$@" ;;
+fuzz)
+    need c stb
+    say_found
+    do_fuzz "$@"
+    finish ;;
 bench_loader)
     need c stb
     say_found

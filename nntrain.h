@@ -17181,7 +17181,6 @@ static nnt_result nnti_jpeg_frame(const uint8_t *segment, size_t length, nnti_pi
     if (h->width && h->height) return NNT_OK;
     return nnti_set_error(e, NNT_ERR_UNSUPPORTED, "the JPEG's header says %I x %I pixels; convert it", h->width, h->height);
 }
-/* All segments up to the end marker: decoders are content without one, and leave what is missing grey. */
 /* Whether a segment of Huffman tables (its length first) holds what it announces: for each table 16 counts and as many
    codes, at most 256, which is what decoders have room for; stb_image 2.27 writes on behind it. */
 static int nnti_jpeg_codes_fit(const uint8_t *segment, size_t length)
@@ -17196,6 +17195,7 @@ static int nnti_jpeg_codes_fit(const uint8_t *segment, size_t length)
     }
     return 1;
 }
+/* All segments up to the end marker: decoders are content without one, and leave what is missing grey. */
 static nnt_result nnti_jpeg_check(const uint8_t *p, size_t bytes, nnti_picture_header *h, nnti_error *e)
 {
     size_t at = 2, length;

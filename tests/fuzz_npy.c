@@ -4,7 +4,9 @@
 #include "nntrain.h"
 #include "fuzz.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+enum { FUZZ_SEEDS = 8 };
+
+static int try_input(const uint8_t *data, size_t size)
 {
     counted m;
     nnt_allocator a = counted_allocator(&m);
@@ -29,7 +31,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     return r == NNT_OK;
 }
 
-#ifdef FUZZ_MAIN
 static const char *const fuzz_words[] = {
     "'descr': ", "'fortran_order': ", "'shape': ", "True", "False", "(", ")", ",", "{", "}", "'", "\"", "\\", "L", "None",
     "'<f4'", "'>f8'", "'|b1'", "'|u1'", "'<i8'", "'=f2'", "()", "(1,)", "0", "1", "4294967296", "9223372036854775807",
@@ -53,9 +54,7 @@ static size_t fuzz_seed(uint8_t *to, uint32_t number)
     for (i = 0; i < bytes[number]; i++) to[first + length + i] = (uint8_t)(31 * i + number);
     return first + length + bytes[number];
 }
-static size_t fuzz_mutated(uint8_t *to, fuzz_dice *d)
+static size_t make_input(uint8_t *to, fuzz_dice *d)
 {
     return fuzz_mutate(to, fuzz_seed(to, d->number % FUZZ_SEEDS), d, fuzz_words, sizeof fuzz_words / sizeof *fuzz_words);
 }
-int main(int argc, char **argv) { return fuzz_main(argc, argv, fuzz_mutated); }
-#endif

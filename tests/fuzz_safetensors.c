@@ -13,7 +13,7 @@ static void set_tensor(nnti_file_tensor *t, const char *name, int rank, int64_t 
     t->size[1] = b;
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+static int try_input(const uint8_t *data, size_t size)
 {
     nnti_file_tensor t[3];
     counted m;
@@ -51,7 +51,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     return r == NNT_OK;
 }
 
-#ifdef FUZZ_MAIN
 typedef struct bytes_of { uint8_t *at; size_t length; } bytes_of;
 
 static void insert(bytes_of *b, size_t at, const void *p, size_t n)
@@ -85,7 +84,7 @@ static const char *const fuzz_words[] = {
 };
 enum { FUZZ_NUMBERS = 9 };                      /* the first of fuzz_words */
 
-static size_t fuzz_mutated(uint8_t *to, fuzz_dice *d)
+static size_t make_input(uint8_t *to, fuzz_dice *d)
 {
     bytes_of made, *b = &made;
     const size_t data = 30;
@@ -122,5 +121,3 @@ static size_t fuzz_mutated(uint8_t *to, fuzz_dice *d)
     if (fuzz_roll(d, 20) == 0) b->length = fuzz_roll(d, (uint32_t)b->length + 1);
     return b->length;
 }
-int main(int argc, char **argv) { return fuzz_main(argc, argv, fuzz_mutated); }
-#endif

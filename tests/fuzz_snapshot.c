@@ -4,7 +4,7 @@
 #include "nntrain.h"
 #include "fuzz.h"
 
-enum { SAMPLES = 7, BATCH = 2 };
+enum { SAMPLES = 7, BATCH = 2, FUZZ_SEEDS = 8 };
 typedef struct run { nnt_dataset *data; nnt_loader *loader; nnt_net *net; } run;
 
 static run run_make(const nnt_allocator *a, uint32_t number)
@@ -46,7 +46,7 @@ static void run_free(run *r)
     nnt_dataset_free(r->data);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+static int try_input(const uint8_t *data, size_t size)
 {
     counted m;
     nnt_allocator a = counted_allocator(&m);
@@ -77,7 +77,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     return got == NNT_OK;
 }
 
-#ifdef FUZZ_MAIN
 static const char *const fuzz_words[] = {
     "\"nntrain.counts\":", "\"nntrain.values\":", "\"nntrain.history\":", "\"nntrain.exp_avg.fc.weight\":", "\"fc.weight\":",
     "\"F64\"", "\"I64\"", "\"F32\"", "\"BF16\"", "[0,18]", "[1,18]", "[18]", "[2,4]", "[]", "{", "}", "[", "]", ",", ":", "\"", "\\u0000",
@@ -89,14 +88,14 @@ static size_t fuzz_seed(uint8_t *to, uint32_t number)
     static uint8_t kept[FUZZ_SEEDS][FUZZ_MAX];
     static size_t length[FUZZ_SEEDS];
     if (!length[number]) {
-        char path[500];
+        char path[300];
         run r = run_make(NULL, number);
         nnt_batch b;
         FILE *f;
         uint32_t i;
         for (i = 0; i <= number; i++) RULE(nnt_loader_next(r.loader, &b) == NNT_OK && (!b.count || nnt_step(r.net, &b, NULL) == NNT_OK));
         if (number > 4) RULE(nnt_set_metadata(r.net, "class.0", "cat") == NNT_OK);
-        sprintf(path, "%.400s/fuzz_snapshot_%lu.tmp", getenv("TMPDIR") ? getenv("TMPDIR") : ".", (unsigned long)(uintptr_t)&r % 1000003u);
+        sprintf(path, "%s/snapshot", fuzz_folder());
         RULE(nnt_snapshot(r.net, r.loader, path) == NNT_OK);
         f = fopen(path, "rb");
         RULE(f != NULL);
@@ -109,9 +108,7 @@ static size_t fuzz_seed(uint8_t *to, uint32_t number)
     memcpy(to, kept[number], length[number]);
     return length[number];
 }
-static size_t fuzz_mutated(uint8_t *to, fuzz_dice *d)
+static size_t make_input(uint8_t *to, fuzz_dice *d)
 {
     return fuzz_mutate(to, fuzz_seed(to, d->number % FUZZ_SEEDS), d, fuzz_words, sizeof fuzz_words / sizeof *fuzz_words);
 }
-int main(int argc, char **argv) { return fuzz_main(argc, argv, fuzz_mutated); }
-#endif

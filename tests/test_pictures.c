@@ -1338,6 +1338,31 @@ static void bad_pictures_are_left_out_when_asked_for(void)
     nnt_dataset_free(d);
     remove_all("bad");
 }
+static int next_descriptor(void)            /* the lowest number that is not in use */
+{
+    const int d = dup(0);
+    if (d >= 0) close(d);
+    return d;
+}
+/* Stopped between good and bad files, some of them just being read. */
+static void stopped_loaders_of_a_folder_close_all_files(void)
+{
+    const int before = next_descriptor();
+    int i;
+    nnt_dataset *d;
+    make_bad_folder();
+    d = open_folder("bad");
+    for (i = 0; i < 300; i++) {
+        nnt_loader *l = nnt_loader_new(d, loader_desc(4, i % 4), NULL);
+        nnt_batch b;
+        int k;
+        for (k = 0; k < i % 3; k++) CHECK((nnt_loader_next(l, &b) == NNT_OK) == (k == 0));
+        nnt_loader_free(l);
+    }
+    CHECKF(next_descriptor() == before, "descriptor %d would be the next, %d before", next_descriptor(), before);
+    nnt_dataset_free(d);
+    remove_all("bad");
+}
 static void an_epoch_of_bad_pictures_is_an_error(void)
 {
     nnt_loader_desc desc = loader_desc(2, 0);
@@ -1669,6 +1694,73 @@ static void cifar_errors_say_what_is_wrong(void)
     remove("c.bin");
 }
 
+/* Two records of a kind. */
+static size_t make_cifar(uint8_t *to, int kind)
+{
+    const size_t record = kind ? 3074 : 3073;
+    fill_random(to, 2 * record, 5);
+    to[0] = 4;
+    to[record] = 9;
+    if (kind) { to[1] = 63; to[record + 1] = 99; }
+    return 2 * record;
+}
+static nnt_result try_cifar(const char *path, int kind, nnt_dataset **d)
+{
+    *d = nnt_dataset_cifar(&path, 1, kind, NULL);
+    return nnt_dataset_error_code(*d);
+}
+/* Records have no header: a file cut between them is a smaller file. */
+static void cifar_cut_anywhere_but_between_records_is_an_error(void)
+{
+    static uint8_t bytes[2 * 3074];
+    nnt_dataset *d;
+    size_t n, i;
+    int kind;
+    for (kind = 0; kind < 3; kind++) {
+        FILE *f = fopen("cut.bin", "wb");
+        CHECK(f != NULL);
+        if (!f) return;
+        n = make_cifar(bytes, kind);
+        for (i = 0; i <= n; i++) {
+            const nnt_result got = try_cifar("cut.bin", kind, &d);
+            CHECKF(i == n / 2 || i == n ? got == NNT_OK && nnt_dataset_count(d) == (i == n ? 2 : 1) : got == NNT_ERR_FORMAT,
+                   "kind %d, %d bytes: %s", kind, (int)i, nnt_dataset_error(d));
+            nnt_dataset_free(d);
+            if (i < n) CHECK(fputc(bytes[i], f) != EOF && fflush(f) == 0);
+        }
+        fclose(f);
+    }
+    remove("cut.bin");
+}
+/* A label becomes another or an error; all else in a record is pixels, which may be anything. */
+static void cifar_with_any_bit_flipped_has_labels_in_range(void)
+{
+    static const int classes[3] = { 10, 100, 20 }, label_at[3] = { 0, 1, 0 };
+    static uint8_t bytes[2 * 3074];
+    nnt_dataset *d;
+    int kind, bit;
+    for (kind = 0; kind < 3; kind++) {
+        const size_t n = make_cifar(bytes, kind);
+        FILE *f;
+        write_file("flip.bin", bytes, n);
+        f = fopen("flip.bin", "r+b");
+        CHECK(f != NULL);
+        if (!f) return;
+        for (bit = 0; bit < 8 * (kind ? 3 : (int)n / 2); bit++) {       /* pixels are the same for all kinds */
+            const int at = bit / 8, flipped = bytes[at] ^ 1 << bit % 8, label = at == label_at[kind] ? flipped : bytes[label_at[kind]];
+            nnt_result got;
+            CHECK(fseek(f, at, SEEK_SET) == 0 && fputc(flipped, f) != EOF && fflush(f) == 0);
+            got = try_cifar("flip.bin", kind, &d);
+            CHECKF(got == (label < classes[kind] ? NNT_OK : NNT_ERR_FORMAT), "kind %d, bit %d: %s", kind, bit, nnt_dataset_error(d));
+            if (!got) CHECKF(nnt_dataset_count(d) == 2 && nnt_dataset_label(d, 0) == label, "kind %d, bit %d", kind, bit);
+            nnt_dataset_free(d);
+            CHECK(fseek(f, at, SEEK_SET) == 0 && fputc(bytes[at], f) != EOF);
+        }
+        fclose(f);
+    }
+    remove("flip.bin");
+}
+
 /* ---- main ---- */
 
 static void enter_work_dir(void)
@@ -1721,6 +1813,7 @@ int main(int argc, char **argv)
     TEST(folder_errors_say_what_is_wrong);
     TEST(grey_folders_and_pixel_limits);
     TEST(bad_pictures_are_left_out_when_asked_for);
+    TEST(stopped_loaders_of_a_folder_close_all_files);
     TEST(an_epoch_of_bad_pictures_is_an_error);
     TEST(a_decoder_of_ones_own_replaces_stb_image);
     TEST(caches_decode_once_within_their_budget);
@@ -1732,6 +1825,8 @@ int main(int argc, char **argv)
 #endif
     TEST(cifar_reads_ten_and_hundred);
     TEST(cifar_errors_say_what_is_wrong);
+    TEST(cifar_cut_anywhere_but_between_records_is_an_error);
+    TEST(cifar_with_any_bit_flipped_has_labels_in_range);
     leave_work_dir();
     return TEST_END();
 }
