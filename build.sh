@@ -265,7 +265,7 @@ works_with() { compiles "$cc" c "$1" && build/probe >/dev/null 2>&1; }
 fuzz_guided() {         # name, seconds
     mkdir -p "build/fuzz/$1"
     compile_test "build/fuzz/$1.run" "tests/$1.c" $libfuzzer -DFUZZ_LIBFUZZER &&
-        "build/fuzz/$1.run" -max_total_time="$2" -max_len=8192 -len_control=0 -rss_limit_mb=2560 -timeout=25 -print_final_stats=1 \
+        "build/fuzz/$1.run" -max_total_time="$2" -max_len=8192 -len_control=0 -rss_limit_mb=2560 -timeout=25 -print_final_stats=1 -print_funcs=0 \
             -artifact_prefix="build/fuzz/$1-" "build/fuzz/$1"
 }
 do_fuzz() {             # [seconds] [names]

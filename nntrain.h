@@ -17056,7 +17056,7 @@ typedef struct nnti_reading {
     uint64_t      seed;
     int64_t       epoch;
     int           least_height, least_width;    /* a decoder may reduce pictures down to this; 0: not */
-    nnti_buffer   file, image[2], lines, weights, floats, row;
+    nnti_buffer   file, image[2], lines, weights, triples, floats, row;
     int           turn;                         /* which of image[] the last image was made in */
     int           worker;                       /* a loader's thread from 1 on; 0: the caller's */
     nnti_laps     laps;                         /* what a batch took, for a profile */
@@ -17082,6 +17082,7 @@ static void nnti_reading_free(nnti_reading *r)
     nnti_buffer_free(r, &r->image[1]);
     nnti_buffer_free(r, &r->lines);
     nnti_buffer_free(r, &r->weights);
+    nnti_buffer_free(r, &r->triples);
     nnti_buffer_free(r, &r->floats);
     nnti_buffer_free(r, &r->row);
 }
@@ -17677,30 +17678,106 @@ static void nnti_resize_column_float(float *to, const float *from, int64_t strid
     }
 }
 #if defined(NNTI_X86)
-/* Pixels of three bytes, two at a time: lanes r g b r g b. Reads six bytes and writes one beyond what there is. */
-NNTI_AVX2 static void nnti_resize_row3_avx2(uint8_t *to, const uint8_t *from, const nnti_filter *a, int count)
+/* Weights of pixels of three bytes as vectors take them: for four results at a time, and for each four taps of theirs, a
+   vector of the low and one of the high halves of the weights of taps 0 and 1, then of taps 2 and 3 (low, low, high, high).
+   In such a vector each result has four lanes (red, green, blue, nothing), each a pair of 16-bit numbers that meets a pair
+   of taps. Low halves have 15 bits, so that both are signed 16-bit numbers, and sums are those of nnti_resize_row_c. */
+typedef struct nnti_triples { int groups; const int32_t *first, *weights; } nnti_triples;
+enum { NNTI_TRIPLE_BITS = 15, NNTI_TRIPLE_LANES = 64 };          /* lanes of four results and four taps */
+
+static int nnti_triple_groups(const nnti_filter *a, int count)
 {
-    const __m256i spread = _mm256_setr_epi32(0, 0, 0, 1, 1, 1, 0, 0), second = _mm256_setr_epi32(3, 4, 5, 0, 0, 0, 0, 0);
-    int i, t;
-    for (i = 0; i < count; i++, to += 3) {
-        const int32_t *w = (const int32_t *)a->weights + (size_t)i * (size_t)a->taps;
-        const uint8_t *p = from + (size_t)a->first[i] * 3;
-        __m256i sum = _mm256_setzero_si256();
-        __m128i pixel;
-        int32_t four;
-        for (t = 0; t < a->count[i]; t += 2, p += 6) {
-            const __m128i eight = _mm_loadl_epi64((const __m128i *)(const void *)p);
-            int64_t pair;
-            memcpy(&pair, w + t, 8);
-            sum = _mm256_add_epi32(sum, _mm256_mullo_epi32(_mm256_cvtepu8_epi32(eight),
-                                                           _mm256_permutevar8x32_epi32(_mm256_set1_epi64x(pair), spread)));
+    int i, most = 1;
+    for (i = 0; i < count; i++) most = nnti_max(most, a->count[i]);
+    return (most + 3) / 4;
+}
+static size_t nnti_triple_bytes(int groups, int count)
+{
+    const size_t fours = ((size_t)count + 3) / 4;
+    return fours * (4 + (size_t)groups * NNTI_TRIPLE_LANES) * sizeof(int32_t);
+}
+/* From `from` pixels. Results beyond count, up to a multiple of four, are of zero weights. Near the end of a row the taps
+   begin earlier, with zero weights before them, so that no group reads more than NNTI_SLACK bytes beyond it. */
+static nnti_triples nnti_triples_new(void *memory, const nnti_filter *a, int groups, int from, int count)
+{
+    const int fours = (count + 3) / 4, mask = (1 << NNTI_TRIPLE_BITS) - 1;
+    int32_t *weights = (int32_t *)memory, *first = weights + (size_t)fours * (size_t)groups * NNTI_TRIPLE_LANES;
+    nnti_triples w;
+    int i, t, k;
+    memset(memory, 0, nnti_triple_bytes(groups, count));
+    for (i = 0; i < count; i++) {
+        const int begin = nnti_max(0, nnti_min(a->first[i], from - 4 * groups)), shift = a->first[i] - begin;
+        first[i] = begin;
+        for (t = shift; t < shift + a->count[i]; t++) {
+            const int32_t full = ((const int32_t *)a->weights)[(size_t)i * (size_t)a->taps + (size_t)(t - shift)];
+            int32_t *lane = weights + ((size_t)(i / 4) * (size_t)groups + (size_t)t / 4) * NNTI_TRIPLE_LANES + t % 4 / 2 * 16 + i % 4 * 4;
+            for (k = 0; k < 3; k++) {
+                lane[k] |= (full & mask) << 16 * (t % 2);
+                lane[k + 32] |= (full >> NNTI_TRIPLE_BITS) << 16 * (t % 2);
+            }
         }
-        sum = _mm256_add_epi32(sum, _mm256_permutevar8x32_epi32(sum, second));
-        pixel = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm_set1_epi32(1 << (NNTI_WEIGHT_BITS - 1)));
-        pixel = _mm_srai_epi32(pixel, NNTI_WEIGHT_BITS);
-        pixel = _mm_packus_epi16(_mm_packus_epi32(pixel, pixel), pixel);
-        four = _mm_cvtsi128_si32(pixel);
-        memcpy(to, &four, 4);
+    }
+    w.groups = groups;
+    w.first = first;
+    w.weights = weights;
+    return w;
+}
+
+static const uint8_t *nnti_triple_at(const uint8_t *from, const nnti_triples *a, int i) { return from + 3 * (size_t)a->first[i]; }
+
+/* One row of `count` pixels of three bytes; writes up to 15 bytes beyond it. Bytes of four pixels, 0 to 11, become pairs
+   of 16-bit numbers, pixels 0 and 1 in one vector, 2 and 3 in another. */
+#define NNTI_TRIPLE_PAIR(a) _mm_setr_epi8(a, -1, a + 3, -1, a + 1, -1, a + 4, -1, a + 2, -1, a + 5, -1, -1, -1, -1, -1)
+#define NNTI_LOAD16(p) _mm_loadu_si128((const __m128i *)(const void *)(p))
+NNTI_AVX2 static void nnti_resize_row3_avx2(uint8_t *to, const uint8_t *from, const nnti_triples *a, int count)
+{
+    const __m256i pair0 = _mm256_broadcastsi128_si256(NNTI_TRIPLE_PAIR(0)), pair1 = _mm256_broadcastsi128_si256(NNTI_TRIPLE_PAIR(6));
+    int i, g;
+    for (i = 0; i < count; i += 2, to += 6) {
+        const int32_t *w = a->weights + (size_t)(i / 4) * (size_t)a->groups * NNTI_TRIPLE_LANES + i % 4 * 4;
+        const uint8_t *p = nnti_triple_at(from, a, i), *q = nnti_triple_at(from, a, i + 1);
+        __m256i low = _mm256_set1_epi32(1 << (NNTI_WEIGHT_BITS - 1)), high = _mm256_setzero_si256();
+        int32_t pixel[2];
+        for (g = 0; g < a->groups; g++, w += NNTI_TRIPLE_LANES, p += 12, q += 12) {
+            const __m256i v = _mm256_inserti128_si256(_mm256_castsi128_si256(NNTI_LOAD16(p)), NNTI_LOAD16(q), 1);
+            const __m256i v0 = _mm256_shuffle_epi8(v, pair0), v1 = _mm256_shuffle_epi8(v, pair1);
+            const __m256i *k = (const __m256i *)(const void *)w;
+            low = _mm256_add_epi32(low, _mm256_madd_epi16(v0, _mm256_loadu_si256(k)));
+            low = _mm256_add_epi32(low, _mm256_madd_epi16(v1, _mm256_loadu_si256(k + 2)));
+            high = _mm256_add_epi32(high, _mm256_madd_epi16(v0, _mm256_loadu_si256(k + 4)));
+            high = _mm256_add_epi32(high, _mm256_madd_epi16(v1, _mm256_loadu_si256(k + 6)));
+        }
+        low = _mm256_srli_epi32(_mm256_add_epi32(low, _mm256_slli_epi32(high, NNTI_TRIPLE_BITS)), NNTI_WEIGHT_BITS);
+        low = _mm256_packus_epi32(low, low);
+        low = _mm256_packus_epi16(low, low);
+        pixel[0] = _mm_cvtsi128_si32(_mm256_castsi256_si128(low));
+        pixel[1] = _mm_cvtsi128_si32(_mm256_extracti128_si256(low, 1));
+        memcpy(to, &pixel[0], 4);
+        memcpy(to + 3, &pixel[1], 4);
+    }
+}
+NNTI_AVX512 static void nnti_resize_row3_avx512(uint8_t *to, const uint8_t *from, const nnti_triples *a, int count)
+{
+    const __m512i pair0 = _mm512_broadcast_i32x4(NNTI_TRIPLE_PAIR(0)), pair1 = _mm512_broadcast_i32x4(NNTI_TRIPLE_PAIR(6));
+    const __m128i rgb = _mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1);
+    const int32_t *w = a->weights;
+    int i, g;
+    for (i = 0; i < count; i += 4, to += 12) {
+        const uint8_t *p = nnti_triple_at(from, a, i), *q = nnti_triple_at(from, a, i + 1);
+        const uint8_t *r = nnti_triple_at(from, a, i + 2), *s = nnti_triple_at(from, a, i + 3);
+        __m512i low = _mm512_set1_epi32(1 << (NNTI_WEIGHT_BITS - 1)), high = _mm512_setzero_si512();
+        for (g = 0; g < a->groups; g++, w += NNTI_TRIPLE_LANES, p += 12, q += 12, r += 12, s += 12) {
+            const __m256i pq = _mm256_inserti128_si256(_mm256_castsi128_si256(NNTI_LOAD16(p)), NNTI_LOAD16(q), 1);
+            const __m256i rs = _mm256_inserti128_si256(_mm256_castsi128_si256(NNTI_LOAD16(r)), NNTI_LOAD16(s), 1);
+            const __m512i v = _mm512_inserti64x4(_mm512_castsi256_si512(pq), rs, 1);
+            const __m512i v0 = _mm512_shuffle_epi8(v, pair0), v1 = _mm512_shuffle_epi8(v, pair1);
+            low = _mm512_add_epi32(low, _mm512_madd_epi16(v0, _mm512_loadu_si512(w)));
+            low = _mm512_add_epi32(low, _mm512_madd_epi16(v1, _mm512_loadu_si512(w + 16)));
+            high = _mm512_add_epi32(high, _mm512_madd_epi16(v0, _mm512_loadu_si512(w + 32)));
+            high = _mm512_add_epi32(high, _mm512_madd_epi16(v1, _mm512_loadu_si512(w + 48)));
+        }
+        low = _mm512_srli_epi32(_mm512_add_epi32(low, _mm512_slli_epi32(high, NNTI_TRIPLE_BITS)), NNTI_WEIGHT_BITS);
+        _mm_storeu_si128((__m128i *)(void *)to, _mm_shuffle_epi8(_mm512_cvtusepi32_epi8(low), rgb));
     }
 }
 NNTI_AVX2 static void nnti_resize_column_avx2(uint8_t *to, const uint8_t *from, int64_t stride, const int32_t *w, int taps, int64_t values)
@@ -17722,14 +17799,32 @@ NNTI_AVX2 static void nnti_resize_column_avx2(uint8_t *to, const uint8_t *from, 
     nnti_resize_column_c(to + i, from + i, stride, w, taps, values - i);
 }
 #endif
-static void nnti_resize_row(const nnti_reading *r, const nnti_image *from, void *to, const void *row, const nnti_filter *a, int count)
+/* `rows` rows from y on, each to one of `count` pixels. */
+static nnt_result nnti_resize_rows(nnti_reading *r, const nnti_image *from, int y, int rows, void *lines, const nnti_filter *a, int count)
 {
-    if (from->is_float) { nnti_resize_row_float((float *)to, (const float *)row, from->channels, a, count); return; }
+    const size_t row = (size_t)count * nnti_pixel_bytes(from);
+    char *to = (char *)lines;
 #if defined(NNTI_X86)
-    if (from->channels == 3 && nnti_has_avx2(r->isa)) { nnti_resize_row3_avx2((uint8_t *)to, (const uint8_t *)row, a, count); return; }
+    if (from->channels == 3 && !from->is_float && nnti_has_avx2(r->isa)) {
+        const int groups = nnti_triple_groups(a, count);
+        void *memory = nnti_buffer_room(r, &r->triples, nnti_triple_bytes(groups, count));
+        nnti_triples w;
+        if (!memory) return (nnt_result)r->error.code;
+        w = nnti_triples_new(memory, a, groups, from->width, count);
+        for (; rows > 0; rows--, y++, to += row) {
+            const uint8_t *p = (const uint8_t *)nnti_pixel(from, y, 0);
+            if (r->isa == NNTI_ISA_AVX512) nnti_resize_row3_avx512((uint8_t *)to, p, &w, count);
+            else nnti_resize_row3_avx2((uint8_t *)to, p, &w, count);
+        }
+        return NNT_OK;
+    }
 #endif
-    (void)r;
-    nnti_resize_row_c((uint8_t *)to, (const uint8_t *)row, from->channels, a, count);
+    for (; rows > 0; rows--, y++, to += row) {
+        const void *p = nnti_pixel(from, y, 0);
+        if (from->is_float) nnti_resize_row_float((float *)(void *)to, (const float *)p, from->channels, a, count);
+        else nnti_resize_row_c((uint8_t *)to, (const uint8_t *)p, from->channels, a, count);
+    }
+    return NNT_OK;
 }
 static void nnti_resize_column(const nnti_reading *r, int is_float, void *to, const void *from, int64_t values, const nnti_filter *a, int i)
 {
@@ -17764,7 +17859,7 @@ static nnt_result nnti_resize(nnti_reading *r, nnti_image *m, int height, int wi
     lines = (char *)nnti_buffer_room(r, &r->lines, (size_t)rows * row);
     to = lines ? (char *)nnti_image_new(r, m, part.height, part.width, from.channels, from.is_float) : NULL;
     if (!to) return (nnt_result)r->error.code;
-    for (y = 0; y < rows; y++) nnti_resize_row(r, &from, lines + (size_t)y * row, nnti_pixel(&from, first + y, 0), &across, part.width);
+    if (nnti_resize_rows(r, &from, first, rows, lines, &across, part.width)) return (nnt_result)r->error.code;
     for (y = 0; y < part.height; y++)
         nnti_resize_column(r, from.is_float, to + (size_t)y * row, lines + (size_t)(down.first[y] - first) * row, (int64_t)(row / size), &down, y);
     return NNT_OK;

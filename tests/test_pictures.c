@@ -194,6 +194,39 @@ static void floats_are_resized_as_bytes_are(void)
     nnti_reading_free(&r);
     nnti_reading_free(&q);
 }
+/* All widths, so that rows end anywhere in a vector; memory ends where readers may read, for the sanitizer. */
+static void every_instruction_set_resizes_to_the_same_bytes(void)
+{
+    enum { HEIGHT = 3 };
+    nnt_allocator a = nnti_allocator(NULL);
+    int width, to, isa;
+    for (width = 1; width < 60; width++) for (to = 1; to < 40; to += 1 + to % 3) {
+        const size_t bytes = (size_t)width * HEIGHT * 3;
+        const nnt_transform t = nnt_resize(2, to);
+        uint8_t *pixels = (uint8_t *)malloc(bytes + NNTI_SLACK);
+        nnti_reading plain;
+        nnti_image want;
+        CHECK(pixels != NULL);
+        if (!pixels) return;
+        fill_random(pixels, bytes + NNTI_SLACK, (uint32_t)(width * 40 + to));
+        if (width % 7 == 0) memset(pixels, 255, bytes);                 /* the largest sums */
+        want = image_of(pixels, HEIGHT, width, 3, 0);
+        nnti_reading_init(&plain, &a);
+        plain.isa = NNTI_ISA_C;
+        CHECK(nnti_apply(&t, 1, &plain, 0, 0, &want) == NNT_OK);
+        for (isa = NNTI_ISA_C + 1; isa <= nnti_isa_best(); isa++) {
+            nnti_image got = image_of(pixels, HEIGHT, width, 3, 0);
+            nnti_reading r;
+            nnti_reading_init(&r, &a);
+            r.isa = isa;
+            CHECK(nnti_apply(&t, 1, &r, 0, 0, &got) == NNT_OK);
+            CHECKF(got.width == to && memcmp(got.pixels, want.pixels, (size_t)to * 6) == 0, "%d to %d, isa %d", width, to, isa);
+            nnti_reading_free(&r);
+        }
+        nnti_reading_free(&plain);
+        free(pixels);
+    }
+}
 /* Cropping what was resized gives the same as resizing only the part. */
 static void a_crop_after_a_resize_costs_no_bit(void)
 {
@@ -1787,6 +1820,7 @@ int main(int argc, char **argv)
     enter_work_dir();
     TEST(transforms_give_what_pillow_gives);
     TEST(floats_are_resized_as_bytes_are);
+    TEST(every_instruction_set_resizes_to_the_same_bytes);
     TEST(a_crop_after_a_resize_costs_no_bit);
     TEST(random_crops_are_anywhere_evenly);
     TEST(flips_come_with_their_probability);
