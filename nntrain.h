@@ -597,6 +597,8 @@ typedef struct nnt_picture {
     size_t         bytes;
     int            width, height;   /* as its header says; 0: of a kind that only the decoder knows */
     int            least_width, least_height;   /* pixels are wanted reduced anyway: no smaller than this is fine; 0: whole */
+    int            part_x, part_y, part_width, part_height;     /* of width x height only these pixels will be looked at, the
+                                                                   others may stay unset; all 0: not known, fill all */
     void          *internal;
 } nnt_picture;
 /* Room for height x width pixels of three bytes (red, green, blue; rows from the top) that a decoder then fills: once a
@@ -17048,6 +17050,12 @@ enum { NNTI_SLACK = 32 };
 
 typedef struct nnti_buffer { void *p; size_t cap; } nnti_buffer;
 
+typedef struct nnti_part { int y, x, height, width; } nnti_part;
+
+/* What will happen to the picture that is read, so that its decoder can leave out what nobody looks at: transforms of
+   sample `index`, which draw chance at `place` and the following ones. */
+typedef struct nnti_ahead { const nnt_transform *list; int count, place; int64_t index; } nnti_ahead;
+
 /* What a thread that reads samples needs beside the dataset: whose chances are drawn, memory that grows to what the
    largest picture takes and stays, and the error of the sample. */
 typedef struct nnti_reading {
@@ -17055,7 +17063,7 @@ typedef struct nnti_reading {
     int           isa;
     uint64_t      seed;
     int64_t       epoch;
-    int           least_height, least_width;    /* a decoder may reduce pictures down to this; 0: not */
+    nnti_ahead    ahead;
     nnti_buffer   file, image[2], lines, weights, triples, floats, row;
     int           turn;                         /* which of image[] the last image was made in */
     int           worker;                       /* a loader's thread from 1 on; 0: the caller's */
@@ -17466,6 +17474,39 @@ static nnt_result nnti_to_gray(nnti_reading *r, nnti_image *m)
     return NNT_OK;
 }
 
+/* From the upright picture to the stored one: what nnti_orient does, backwards. */
+static nnti_part nnti_stored_part(nnti_part p, int orientation, int stored_height, int stored_width)
+{
+    nnti_part s = p;
+    if (orientation >= 5) {
+        s.y = p.x;
+        s.x = p.y;
+        s.height = p.width;
+        s.width = p.height;
+    }
+    if (orientation == 2 || orientation == 3 || orientation == 7 || orientation == 8) s.x = stored_width - s.x - s.width;
+    if (orientation == 3 || orientation == 4 || orientation == 6 || orientation == 7) s.y = stored_height - s.y - s.height;
+    return s;
+}
+static void nnti_least_size(const nnti_reading *r, int *height, int *width);        /* in >>transform */
+static nnti_part nnti_wanted_part(const nnti_reading *r, int height, int width);
+
+/* What a decoder may leave out. */
+static void nnti_tell_wishes(const nnti_reading *r, int orientation, nnt_picture *p)
+{
+    const int turned = orientation >= 5;
+    nnti_part part;
+    if (turned) nnti_least_size(r, &p->least_width, &p->least_height);
+    else nnti_least_size(r, &p->least_height, &p->least_width);
+    if (!p->width) return;
+    part = nnti_wanted_part(r, turned ? p->width : p->height, turned ? p->height : p->width);
+    part = nnti_stored_part(part, orientation, p->height, p->width);
+    p->part_x = part.x;
+    p->part_y = part.y;
+    p->part_width = part.width;
+    p->part_height = part.height;
+}
+
 /* A file's bytes to an image; what is wrong goes to r->error, without the file's name. */
 static nnt_result nnti_decode(nnti_reading *r, const nnt_folder_desc *d, const uint8_t *data, size_t bytes, nnti_image *m)
 {
@@ -17475,7 +17516,6 @@ static nnt_result nnti_decode(nnti_reading *r, const nnt_folder_desc *d, const u
     nnt_picture p;
     nnt_result code = nnti_picture_check(data, bytes, &h, e);
     char why[NNTI_ERROR_TEXT / 2];
-    int turned;
     if (code) return code;
     if (h.kind == NNTI_PICTURE_UNKNOWN && !d->decode_fn)
         return nnti_set_error(e, NNT_ERR_FORMAT, "%s", data[0] == '<' ? "this is a web page; fetch the picture itself"
@@ -17483,7 +17523,6 @@ static nnt_result nnti_decode(nnti_reading *r, const nnt_folder_desc *d, const u
                               : "this is no JPEG, PNG, BMP, GIF, PGM or PPM");
     if (nnti_mul64(h.width, h.height) > d->max_pixels)
         return nnti_set_error(e, NNT_ERR_DATA, "its header says %I x %I pixels; max_pixels is %I", h.width, h.height, d->max_pixels);
-    turned = !d->ignore_exif && h.orientation >= 5;
     job.r = r;
     job.image = m;
     job.max_pixels = d->max_pixels;
@@ -17493,8 +17532,7 @@ static nnt_result nnti_decode(nnti_reading *r, const nnt_folder_desc *d, const u
     p.bytes = bytes;
     p.width = (int)h.width;
     p.height = (int)h.height;
-    p.least_width = turned ? r->least_height : r->least_width;
-    p.least_height = turned ? r->least_width : r->least_height;
+    nnti_tell_wishes(r, d->ignore_exif ? 1 : h.orientation, &p);
     p.internal = &job;
     why[0] = 0;
     code = d->decode_fn ? d->decode_fn(d->user, &p, why, sizeof why) : nnti_stb_decode(NULL, &p, why, sizeof why);
@@ -17819,6 +17857,7 @@ static nnt_result nnti_resize_rows(nnti_reading *r, const nnti_image *from, int 
         return NNT_OK;
     }
 #endif
+    (void)r;
     for (; rows > 0; rows--, y++, to += row) {
         const void *p = nnti_pixel(from, y, 0);
         if (from->is_float) nnti_resize_row_float((float *)(void *)to, (const float *)p, from->channels, a, count);
@@ -17839,8 +17878,6 @@ static void nnti_resize_column(const nnti_reading *r, int is_float, void *to, co
 
 /* The part of `part` of the picture resized to `whole`; only what the part needs is computed. First along rows, then
    along columns, rounded in between. */
-typedef struct nnti_part { int y, x, height, width; } nnti_part;
-
 static nnt_result nnti_resize(nnti_reading *r, nnti_image *m, int height, int width, nnti_part part)
 {
     const nnti_image from = *m;
@@ -18053,20 +18090,24 @@ static int nnti_ceil_int(double v) { return v > 1e9 ? 1000000000 : (int)ceil(v);
 /* Half of it, rounded as torchvision does when it crops (to the even one of both neighbours) and pads (towards 0). */
 static int nnti_half(int v) { return v > 0 && v % 4 == 3 ? v / 2 + 1 : v / 2; }
 
-/* Sizes of RESIZE and RESIZE_SHORTER's result. */
-static nnt_result nnti_resized(const nnt_transform *t, nnti_reading *r, int height, int width, int size[2])
+/* Sizes of RESIZE and RESIZE_SHORTER's result; 0: too large. */
+static int nnti_size_fits(const nnt_transform *t, int height, int width, int size[2])
 {
     const int shorter = nnti_min(height, width);
     int64_t longer;
     size[0] = t->height;
     size[1] = t->width;
-    if (t->kind == NNT_TRANSFORM_RESIZE) return NNT_OK;
+    if (t->kind == NNT_TRANSFORM_RESIZE) return 1;
     longer = nnti_max64(1, (int64_t)t->height * nnti_max(height, width) / shorter);
-    if (longer > INT_MAX)
-        return nnti_set_error(&r->error, NNT_ERR_DATA, "resizing %d x %d to a shorter side of %d is too large", width, height, t->height);
+    if (longer > INT_MAX) return 0;
     size[0] = height <= width ? t->height : (int)longer;
     size[1] = height <= width ? (int)longer : t->height;
-    return NNT_OK;
+    return 1;
+}
+static nnt_result nnti_resized(const nnt_transform *t, nnti_reading *r, int height, int width, int size[2])
+{
+    if (nnti_size_fits(t, height, width, size)) return NNT_OK;
+    return nnti_set_error(&r->error, NNT_ERR_DATA, "resizing %d x %d to a shorter side of %d is too large", width, height, t->height);
 }
 static nnti_part nnti_crop_part(const nnt_transform *t, nnti_dice *d, int height, int width)
 {
@@ -18124,6 +18165,11 @@ static nnti_part nnti_all_of(int height, int width)
     return p;
 }
 
+static int nnti_is_inside(nnti_part p, int height, int width)
+{
+    return p.y >= 0 && p.x >= 0 && p.y <= height - p.height && p.x <= width - p.width;
+}
+
 static nnt_result nnti_apply_value(const nnt_transform *t, const nnti_reading *r, nnti_dice *d, const nnti_values *v)
 {
     nnti_part part;
@@ -18163,13 +18209,56 @@ static nnt_result nnti_apply_resize(const nnt_transform *t, const nnt_transform 
     if (crop) {
         nnti_dice d = *crop_dice;
         nnti_part cut = nnti_crop_part(crop, &d, size[0], size[1]);
-        if (cut.y >= 0 && cut.x >= 0 && cut.y <= size[0] - cut.height && cut.x <= size[1] - cut.width) {
+        if (nnti_is_inside(cut, size[0], size[1])) {
             part = cut;
             *used = 2;
         }
     }
     return nnti_resize(r, m, size[0], size[1], part);
 }
+/* ---- what a decoder may leave out ---- */
+
+static void nnti_least_size(const nnti_reading *r, int *height, int *width)
+{
+    const nnt_transform *t = r->ahead.list;
+    *height = *width = 0;
+    if (!r->ahead.count || (t->kind != NNT_TRANSFORM_RESIZE && t->kind != NNT_TRANSFORM_RESIZE_SHORTER)) return;
+    *height = t->height;
+    *width = t->kind == NNT_TRANSFORM_RESIZE ? t->width : t->height;
+}
+/* One side: what results begin .. begin + count - 1 of `to` are made of. Wider than the filter's triangle: a decoder that
+   reduces may round sizes, by which the crop's place differs by one result and its scale by one in all. */
+static void nnti_side_ahead(int from, int to, int begin, int count, int *first, int *length)
+{
+    const double step = (double)from / to, margin = 3 * nnti_max_double(1, step) + 2;
+    const double left = nnti_max_double(0, floor(begin * step - margin)), right = ceil(((double)begin + count) * step + margin);
+    *first = (int)left;
+    *length = (right < from ? (int)right : from) - *first;
+}
+/* Of height x width upright pixels those that the first transforms look at. */
+static nnti_part nnti_wanted_part(const nnti_reading *r, int height, int width)
+{
+    const nnti_ahead *a = &r->ahead;
+    const nnt_transform *t = a->list;
+    const nnti_part all = nnti_all_of(height, width);
+    nnti_part p = all, cut;
+    nnti_dice d;
+    int size[2];
+    if (!a->count) return all;
+    d = nnti_dice_new(r, a->index, a->place);
+    if (nnti_is_crop(t)) p = nnti_crop_part(t, &d, height, width);
+    else if (t->kind == NNT_TRANSFORM_RANDOM_RESIZED_CROP) {
+        if (!nnti_draw_part(t, &d, height, width, &p)) p = nnti_middle_part(t, height, width);
+    } else if (t->kind <= NNT_TRANSFORM_RESIZE && a->count > 1 && nnti_is_crop(t + 1) && nnti_size_fits(t, height, width, size)) {
+        d = nnti_dice_new(r, a->index, a->place + 1);
+        cut = nnti_crop_part(t + 1, &d, size[0], size[1]);
+        if (!nnti_is_inside(cut, size[0], size[1])) return all;
+        nnti_side_ahead(height, size[0], cut.y, cut.height, &p.y, &p.height);
+        nnti_side_ahead(width, size[1], cut.x, cut.width, &p.x, &p.width);
+    }
+    return nnti_is_inside(p, height, width) ? p : all;
+}
+
 /* Transforms list[0 .. count), which draw at `place` and the following ones. */
 static nnt_result nnti_apply(const nnt_transform *list, int count, nnti_reading *r, int64_t index, int place, nnti_image *m)
 {
@@ -19451,8 +19540,7 @@ static void nnti_cache_keep(const nnt_dataset *d, int64_t index, const nnti_samp
 static nnt_result nnti_transform_source(const nnt_dataset *d, nnti_reading *r, int64_t index, nnti_sample *s, int *done)
 {
     const nnti_cached *kept = d->cache ? nnti_cache_find(d->cache, index) : NULL;
-    const int least_height = r->least_height, least_width = r->least_width;
-    const nnt_transform *t = d->list;
+    const nnti_ahead outer = r->ahead;
     nnt_result code;
     *done = d->cache ? d->fixed_count : 0;
     if (kept) {
@@ -19461,13 +19549,14 @@ static nnt_result nnti_transform_source(const nnt_dataset *d, nnti_reading *r, i
         if (s->target) memcpy(s->target, kept + 1, (size_t)d->reader.target_size * sizeof(float));
         return NNT_OK;
     }
-    r->least_height = d->fixed_count && t->kind != NNT_TRANSFORM_CENTER_CROP ? t->height : 0;
-    r->least_width = d->fixed_count && t->kind == NNT_TRANSFORM_RESIZE ? t->width : r->least_height;
+    r->ahead.list = d->list;
+    r->ahead.count = d->cache ? d->fixed_count : d->list_count;         /* what is kept has to be whole */
+    r->ahead.place = d->place;
+    r->ahead.index = index;
     code = nnti_read_picture(d->base, r, index, s);
     nnti_lap(&r->laps, NNTI_STAGE_READ);
-    r->least_height = least_height;
-    r->least_width = least_width;
-    if (!code) code = nnti_apply(t, *done, r, index, d->place, &s->image);
+    r->ahead = outer;
+    if (!code) code = nnti_apply(d->list, *done, r, index, d->place, &s->image);
     if (!code && d->cache) nnti_cache_keep(d, index, s);
     return code;
 }

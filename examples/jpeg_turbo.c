@@ -1,7 +1,7 @@
 /* jpeg_turbo.c - a folder of photos through libjpeg-turbo instead of stb_image.
    What it shows: a decoder of one's own (nnt_folder_desc.decode_fn). It decodes only as much as is asked for: when pictures
    are resized anyway (least_width, least_height), libjpeg's inverse transforms give them at a fraction of their size for
-   less work than all of their pixels take.
+   less work than all of their pixels take; and of what a crop cuts off (part_x, part_width, ...) only the codes are read.
    Build: cc -O2 -I. examples/jpeg_turbo.c -o jpeg_turbo -ljpeg -lm -pthread
    Data:  a folder of class folders of .jpg, .jpeg files.
    Run:   ./jpeg_turbo FOLDER [--workers 2] [--batch 32] [--epochs 3] [--exact]
@@ -44,11 +44,45 @@ static void reduce(struct jpeg_decompress_struct *c, const nnt_picture *p)
         if ((c->image_width * n + 7) / 8 >= (unsigned)p->least_width && (c->image_height * n + 7) / 8 >= (unsigned)p->least_height) break;
     c->scale_num = n;
 }
+/* Rows first to end - 1 are read, of each the columns from x on. */
+typedef struct window { JDIMENSION first, end, x; } window;
+
+static JDIMENSION scaled(int v, JDIMENSION out, JDIMENSION in, int up)
+{
+    return (JDIMENSION)(((uint64_t)v * out + (up ? in - 1 : 0)) / in);
+}
+/* Some pixels more than asked for: interpolated chroma depends on neighbours. */
+static window look_through(struct jpeg_decompress_struct *c, const nnt_picture *p)
+{
+    window w = { 0, 0, 0 };
+    w.end = c->output_height;
+#ifdef LIBJPEG_TURBO_VERSION_NUMBER
+    if (p->part_width) {
+        const JDIMENSION more = 4, width = c->output_width, height = c->output_height;
+        JDIMENSION right = scaled(p->part_x + p->part_width, width, c->image_width, 1) + more, columns;
+        JDIMENSION bottom = scaled(p->part_y + p->part_height, height, c->image_height, 1) + more;
+        w.x = scaled(p->part_x, width, c->image_width, 0);
+        w.x -= w.x < more ? w.x : more;
+        w.first = scaled(p->part_y, height, c->image_height, 0);
+        w.first -= w.first < more ? w.first : more;
+        if (right > width) right = width;
+        if (bottom < height) w.end = bottom;
+        columns = right - w.x;
+        if (columns < width) jpeg_crop_scanline(c, &w.x, &columns);     /* to whole blocks; output_width becomes columns */
+        if (w.first) jpeg_skip_scanlines(c, w.first);
+    }
+#else
+    (void)p;
+#endif
+    return w;
+}
 /* Rows as they are: nntrain turns the picture as its EXIF says, afterwards. exact: whether user is not NULL. */
 static nnt_result decode(void *user, nnt_picture *p, char *why, size_t cap)
 {
     struct jpeg_decompress_struct c;
     handler h;
+    window w;
+    size_t row_bytes;
     uint8_t *to;
     c.err = jpeg_std_error(&h.base);
     h.base.error_exit = on_error;
@@ -73,12 +107,13 @@ static nnt_result decode(void *user, nnt_picture *p, char *why, size_t cap)
         jpeg_destroy_decompress(&c);
         return NNT_ERR_MEMORY;
     }
-    while (c.output_scanline < c.output_height) {
-        JSAMPROW row = to + (size_t)c.output_scanline * 3 * c.output_width;
+    row_bytes = 3 * (size_t)c.output_width;
+    w = look_through(&c, p);
+    while (c.output_scanline < w.end) {
+        JSAMPROW row = to + c.output_scanline * row_bytes + 3 * (size_t)w.x;
         jpeg_read_scanlines(&c, &row, 1);
     }
-    jpeg_finish_decompress(&c);
-    jpeg_destroy_decompress(&c);
+    jpeg_destroy_decompress(&c);        /* also in the middle: what comes below is not wanted */
     return NNT_OK;
 }
 

@@ -1660,6 +1660,92 @@ static void without_stb_image_pictures_are_refused_in_words(void)
 }
 #endif
 
+/* ---- what a decoder may leave out ---- */
+
+/* Decodes nothing: pixels are a function of their place, at 1/reduced of the size when that is asked for and allowed. What
+   is not asked for is poisoned, unless everything is to be filled. */
+typedef struct painter { int fill_all, reduced, left_out; } painter;
+static int reduced_size(int size, int by) { return (size + by - 1) / by; }
+static nnt_result paint(void *user, nnt_picture *p, char *why, size_t cap)
+{
+    painter *o = (painter *)user;
+    int by = o->reduced, width, height, x, y, k;
+    uint8_t *to;
+    (void)why; (void)cap;
+    while (by > 1 && (!p->least_width || reduced_size(p->width, by) < p->least_width || reduced_size(p->height, by) < p->least_height)) by--;
+    width = reduced_size(p->width, by);
+    height = reduced_size(p->height, by);
+    to = nnt_picture_pixels(p, width, height);
+    CHECK(to && p->part_width > 0 && p->part_height > 0 && p->part_x >= 0 && p->part_y >= 0
+          && p->part_x + p->part_width <= p->width && p->part_y + p->part_height <= p->height);
+    if (!to) return NNT_ERR_MEMORY;
+    for (y = 0; y < height; y++) for (x = 0; x < width; x++) {
+        /* a pixel of the reduced picture is asked for when any of those it stands for is */
+        const int wanted = (x + 1) * by > p->part_x && x * by < p->part_x + p->part_width
+                        && (y + 1) * by > p->part_y && y * by < p->part_y + p->part_height;
+        o->left_out += !wanted;
+        for (k = 0; k < 3; k++) *to++ = wanted || o->fill_all ? (uint8_t)(7 * x + 11 * y + 50 * k + x * y) : 0xA5;
+    }
+    return NNT_OK;
+}
+static void read_painted(painter *o, const nnt_transform *list, int count, size_t cache, float *x, int64_t values)
+{
+    nnt_folder_desc desc;
+    nnt_transforms_desc how;
+    nnt_dataset *d, *e;
+    memset(&desc, 0, sizeof desc);
+    memset(&how, 0, sizeof how);
+    desc.decode_fn = paint;
+    desc.user = o;
+    how.list = list;
+    how.count = count;
+    how.cache_bytes = cache;
+    d = nnt_dataset_folder("painted", desc, NULL);
+    e = nnt_dataset_transform(d, how, NULL);
+    first_batch(e, loader_desc(9, 0), 3, x, values);
+    nnt_dataset_free(e);
+    nnt_dataset_free(d);
+}
+/* Nine pictures of a size, one in each orientation. */
+static void make_painted_folder(int width, int height)
+{
+    static uint8_t block[400];
+    char name[40];
+    int k;
+    memset(block, 100, sizeof block);
+    for (k = 0; k < 9; k++) {
+        sprintf(name, "painted/a/%d.jpg", k);
+        write_file(name, file_bytes, make_jpeg(file_bytes, width, height, block, k));
+    }
+}
+static void what_a_decoder_may_leave_out_changes_no_bit(void)
+{
+    enum { SIDE = 20, VALUES = 9 * 3 * SIDE * SIDE };
+    static const int sizes[][2] = { { 64, 96 }, { 97, 45 }, { 31, 120 }, { 22, 23 }, { 130, 131 } };
+    static float want[VALUES], got[VALUES];
+    const nnt_transform lists[6][2] = {
+        { nnt_resize_shorter(29), nnt_center_crop(SIDE, SIDE) }, { nnt_resize(24, 33), nnt_random_crop(SIDE, SIDE, 0) },
+        { nnt_resize_shorter(SIDE), nnt_random_crop(SIDE, SIDE, 4) }, { nnt_random_resized_crop(SIDE, SIDE), nnt_random_flip(0.5f) },
+        { nnt_center_crop(SIDE, SIDE), nnt_random_flip(0.5f) }, { nnt_random_crop(SIDE, SIDE, 3), nnt_random_flip(0.5f) }
+    };
+    int size, list, reduced, cache, left_out[6] = { 0, 0, 0, 0, 0, 0 };
+    make_folder("painted");
+    make_folder("painted/a");
+    for (size = 0; size < 5; size++) {
+        make_painted_folder(sizes[size][0], sizes[size][1]);
+        for (list = 0; list < 6; list++) for (reduced = 1; reduced < 5; reduced++) for (cache = 0; cache < 2; cache++) {
+            painter all = { 1, 1, 0 }, some = { 0, 1, 0 };
+            all.reduced = some.reduced = reduced;
+            read_painted(&all, lists[list], 2, 0, want, VALUES);
+            read_painted(&some, lists[list], 2, cache ? 1 << 20 : 0, got, VALUES);
+            CHECKF(memcmp(want, got, sizeof want) == 0, "size %d, list %d, by %d, cache %d", size, list, reduced, cache);
+            left_out[list] += some.left_out;
+        }
+    }
+    for (list = 0; list < 6; list++) CHECKF(left_out[list] > 5000, "list %d: %d left out", list, left_out[list]);
+    remove_all("painted");
+}
+
 /* ---- CIFAR ---- */
 
 static void cifar_reads_ten_and_hundred(void)
@@ -1857,6 +1943,7 @@ int main(int argc, char **argv)
 #else
     TEST(without_stb_image_pictures_are_refused_in_words);
 #endif
+    TEST(what_a_decoder_may_leave_out_changes_no_bit);
     TEST(cifar_reads_ten_and_hundred);
     TEST(cifar_errors_say_what_is_wrong);
     TEST(cifar_cut_anywhere_but_between_records_is_an_error);
