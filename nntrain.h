@@ -543,8 +543,9 @@ NNT_API size_t nnt_memory_report(const nnt_net *net, char *text, size_t cap);
 NNT_API nnt_result nnt_plan_write(nnt_net *net, const char *path);
 #endif
 
-/* A table of layers, output shapes, parameters and FLOPs a sample (a multiplication and an addition are two). Writes at
-   most cap bytes with the final 0 and returns the length that the whole needs without it, as snprintf. */
+/* A table of layers, output shapes, parameters and FLOPs a sample (a multiplication and an addition are two), as wide as it
+   has to be, but no wider than the environment variable COLUMNS, else the terminal that stdout is: long names lose their
+   middle. Writes at most cap bytes with the final 0 and returns the length that the whole needs without it, as snprintf. */
 NNT_API size_t nnt_summary(const nnt_net *net, char *text, size_t cap);
 
 /* ============================================================================
@@ -22330,21 +22331,123 @@ static void nnti_put_count(nnti_text *t, double v, size_t width)
     for (i = own.length; i < width; i++) nnti_put_char(t, ' ');
     nnti_put_string(t, text);
 }
+static int nnti_continues(char c) { return ((unsigned char)c & 0xC0u) == 0x80u; }          /* a character of UTF-8 */
+static int nnti_text_columns(const char *s)
+{
+    int n = 0;
+    for (; *s; s++) n += !nnti_continues(*s);
+    return n;
+}
+static const char *nnti_text_skip(const char *s, int characters)
+{
+    for (; *s && (characters > 0 || nnti_continues(*s)); s++) characters -= !nnti_continues(s[1]);
+    return s;
+}
+/* A cell of a table. What is too long loses its middle: layers' names differ at their ends. */
+static void nnti_put_cell(nnti_text *t, const char *s, int width, int right)
+{
+    const int columns = nnti_text_columns(s), begin = nnti_max(0, width - 1) / 3;
+    int i;
+    for (i = columns; right && i < width; i++) nnti_put_char(t, ' ');
+    if (columns > width) {
+        const char *middle = nnti_text_skip(s, begin);
+        while (s < middle) nnti_put_char(t, *s++);
+        nnti_put_char(t, '~');
+        s = nnti_text_skip(s, columns - width + 1);
+    }
+    nnti_put_string(t, s);
+    for (i = columns; !right && i < width; i++) nnti_put_char(t, ' ');
+}
+/* The environment variable COLUMNS; 0 when it says nothing. */
+static int nnti_columns_wished(void)
+{
+    const char *columns = getenv("COLUMNS");
+    long n = columns ? strtol(columns, NULL, 10) : 0;
+    return n > 0 && n < 10000 ? (int)n : 0;
+}
+/* Columns of the terminal that a file is, 1: stdout, 2: stderr; 0 when it is none. */
+static int nnti_terminal_width(int file)
+{
+#if defined(NNTI_POSIX) && !defined(NNT_NO_STDIO)
+    const char *kind = getenv("TERM");
+    if (!isatty(file) || (kind && strcmp(kind, "dumb") == 0)) return 0;
+    if (nnti_columns_wished()) return nnti_columns_wished();
+#  ifdef TIOCGWINSZ
+    {
+        struct winsize w;
+        if (ioctl(file, TIOCGWINSZ, &w) == 0 && w.ws_col > 0) return w.ws_col;
+    }
+#  endif
+    return 80;
+#else
+    (void)file;
+    return 0;
+#endif
+}
+
+enum { NNTI_SUMMARY_COLUMNS = 5 };
+typedef struct nnti_summary_row {
+    const char *cell[NNTI_SUMMARY_COLUMNS];
+    char name[NNTI_NAME_TEXT], shape[NNTI_SHAPE_TEXT], params[32], flops[32];
+} nnti_summary_row;
+
+/* Row i, the head being -1. What is 0 stays blank. */
+static void nnti_summary_read(const nnt_net *net, int i, nnti_summary_row *r)
+{
+    static const char *const head[NNTI_SUMMARY_COLUMNS] = { "layer", "kind", "output", "parameters", "FLOPs" };
+    const nnti_node *n = &net->nodes[i < 0 ? 0 : i];
+    nnti_text flops = nnti_text_begin(r->flops, sizeof r->flops);
+    if (i < 0) { memcpy(r->cell, head, sizeof head); return; }
+    r->cell[0] = nnti_node_name(n, r->name);
+    r->cell[1] = nnti_node_kind_name(n);
+    r->cell[2] = nnti_is_loss(n) ? "loss" : nnti_shape_text(r->shape, n->shape);
+    r->cell[3] = r->params;
+    r->cell[4] = r->flops;
+    nnti_format(r->params, sizeof r->params, nnti_node_params(net, i) ? "%I" : "", nnti_node_params(net, i));
+    if (n->flops > 0) nnti_put_count(&flops, n->flops, 0);
+    nnti_text_end(&flops);
+}
+/* Columns as wide as what stands in them. Where that is too much, names are cut; where they would be too short, other
+   columns go. */
+static void nnti_summary_widths(const nnt_net *net, int width[NNTI_SUMMARY_COLUMNS])
+{
+    static const int less[] = { 1, 4, 2 };
+    const int all = nnti_columns_wished() ? nnti_columns_wished() : nnti_terminal_width(1);
+    nnti_summary_row row;
+    int i, c, rest;
+    memset(width, 0, NNTI_SUMMARY_COLUMNS * sizeof *width);
+    for (i = -1; i < net->node_count; i++) {
+        nnti_summary_read(net, i, &row);
+        for (c = 0; c < NNTI_SUMMARY_COLUMNS; c++) width[c] = nnti_max(width[c], nnti_text_columns(row.cell[c]));
+    }
+    for (c = 1, rest = all; c < NNTI_SUMMARY_COLUMNS; c++) rest -= 2 + width[c];
+    if (!all || rest >= width[0]) return;
+    for (i = 0; i < 3 && rest < 16; i++) {
+        rest += 2 + width[less[i]];
+        width[less[i]] = 0;
+    }
+    width[0] = nnti_min(width[0], nnti_max(8, rest));
+}
 NNT_API size_t nnt_summary(const nnt_net *net, char *text, size_t cap)
 {
     nnti_text t = nnti_text_begin(text, cap);
+    nnti_summary_row row;
     int64_t params = 0;
     double flops = 0;
-    int i;
-    for (i = 0; net && i < net->node_count; i++) {
-        const nnti_node *n = &net->nodes[i];
-        char name[NNTI_NAME_TEXT], shape[NNTI_SHAPE_TEXT];
-        if (i == 0) nnti_put(&t, "%-24s%-18s%-18s%12s%10s\n", "layer", "kind", "output", "parameters", "FLOPs");
-        nnti_put(&t, "%-24s%-18s%-18s%12I", nnti_node_name(n, name), nnti_node_kind_name(n), nnti_is_loss(n) ? "loss" : nnti_shape_text(shape, n->shape), nnti_node_params(net, i));
-        nnti_put_count(&t, n->flops, 10);
+    int width[NNTI_SUMMARY_COLUMNS], i, c, last;
+    if (net && net->node_count) nnti_summary_widths(net, width);
+    for (i = -1; net && net->node_count && i < net->node_count; i++) {
+        nnti_summary_read(net, i, &row);
+        for (last = NNTI_SUMMARY_COLUMNS - 1; !width[last] || !*row.cell[last]; last--);
+        for (c = 0; c <= last; c++) {
+            if (!width[c]) continue;
+            if (c) nnti_put_string(&t, "  ");
+            nnti_put_cell(&t, row.cell[c], c == last && c < 3 ? nnti_min(width[c], nnti_text_columns(row.cell[c])) : width[c], c >= 3);
+        }
         nnti_put_char(&t, '\n');
+        if (i < 0) continue;
         params = nnti_min64(params, INT64_MAX - nnti_node_params(net, i)) + nnti_node_params(net, i);
-        flops += n->flops;
+        flops += net->nodes[i].flops;
     }
     nnti_put(&t, "%I parameters, ", params);
     nnti_put_count(&t, flops, 0);
@@ -22365,24 +22468,6 @@ static void nnti_put_time(nnti_text *t, double seconds)
     nnti_put(t, "%I:", s / 60 % 60);
     if (s % 60 < 10) nnti_put_char(t, '0');
     nnti_put_int(t, s % 60);
-}
-/* Columns of the terminal that stderr is; 0 when it is none. */
-static int nnti_terminal_width(void)
-{
-#if defined(NNTI_POSIX)
-    const char *columns = getenv("COLUMNS"), *kind = getenv("TERM");
-    if (!isatty(2) || (kind && strcmp(kind, "dumb") == 0)) return 0;
-#  ifdef TIOCGWINSZ
-    {
-        struct winsize w;
-        if (ioctl(2, TIOCGWINSZ, &w) == 0 && w.ws_col > 0) return w.ws_col;
-    }
-#  endif
-    if (columns && atoi(columns) > 0) return atoi(columns);
-    return 80;
-#else
-    return 0;
-#endif
 }
 static int nnti_terminal_colours(void)
 {
@@ -22446,12 +22531,12 @@ NNT_API int nnt_progress(void *user, nnt_net *net, const nnt_progress_info *p)
     if (p->event == NNT_EVENT_STEP) {       /* ten times a second at most, and the last one of an epoch */
         double now = nnti_seconds();
         if (net && now - net->drawn < 0.1 && p->batch != p->batches) return 0;
-        width = nnti_terminal_width();
+        width = nnti_terminal_width(2);
         if (!width) return 0;
         if (net) net->drawn = now;
         nnti_put_bar(&t, p, width, nnti_terminal_colours());
     } else {
-        if (nnti_terminal_width()) nnti_put_string(&t, "\r\033[K");
+        if (nnti_terminal_width(2)) nnti_put_string(&t, "\r\033[K");
         nnti_put_epoch_line(&t, p);
     }
     nnti_text_end(&t);
@@ -22892,12 +22977,17 @@ static void nnti_put_oddity(nnti_text *t, const nnt_layer_health *r, int learns)
 NNT_API size_t nnt_health_text(const nnt_layer_health *rows, int count, char *text, size_t cap)
 {
     nnti_text t = nnti_text_begin(text, cap);
-    int i, learns = 0;                      /* no gradient at all: the net was compiled without an optimizer */
-    for (i = 0; rows && i < count; i++) learns |= rows[i].gradient > 0;
-    nnti_put(&t, "%-24s%-14s%10s%10s%8s%8s%10s%10s%10s\n", "layer", "kind", "output", "largest", "zeros", "dead", "weight", "gradient", "update");
+    int i, width = 22, learns = 0;          /* no gradient at all: the net was compiled without an optimizer */
+    for (i = 0; rows && i < count; i++) {
+        learns |= rows[i].gradient > 0;
+        width = nnti_max(width, nnti_text_columns(rows[i].layer));
+    }
+    nnti_put_cell(&t, "layer", width, 0);
+    nnti_put(&t, "  %-14s%10s%10s%8s%8s%10s%10s%10s\n", "kind", "output", "largest", "zeros", "dead", "weight", "gradient", "update");
     for (i = 0; rows && i < count; i++) {
         const nnt_layer_health *r = &rows[i];
-        nnti_put(&t, "%-24s%-14s", r->layer, r->kind);
+        nnti_put_cell(&t, r->layer, width, 0);
+        nnti_put(&t, "  %-14s", r->kind);
         nnti_put_number(&t, r->output, 10);
         nnti_put_number(&t, r->output_max, 10);
         nnti_put_column(&t, 100 * r->zeros, 1, 6);

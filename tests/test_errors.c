@@ -547,27 +547,75 @@ static void results_have_names(void)
     CHECK_TEXT(nnt_result_name(NNT_ERR_NOT_FINITE), "NNT_ERR_NOT_FINITE");
     CHECK_TEXT(nnt_result_name((nnt_result)77), "unknown result");
 }
+/* The environment says how wide the terminal is; 0: nothing. */
+static void columns(int n)
+{
+    static char set[32];
+    sprintf(set, "COLUMNS=%d", n);
+    putenv(set);
+}
 static void summary_lists_layers(void)
 {
     nnt_net *net = nnt_new(NULL);
     nnt_node x = nnt_input(net, 1, 28, 28);
     char text[2048], part[64];
     size_t length;
+    columns(200);
     x = nnt_maxpool(nnt_relu(nnt_name(nnt_conv2d(x, 32, 3, 1, 1), "conv1")), 2, 2, 0);
     nnt_cross_entropy(nnt_linear(x, 10));
     length = nnt_summary(net, text, sizeof text);
     CHECK(length == strlen(text));
     CHECK_TEXT(text,
-        "layer                   kind              output              parameters     FLOPs\n"
-        "input1                  input             1x28x28                      0         0\n"
-        "conv1                   conv2d            32x28x28                   320     477 k\n"
-        "relu1                   relu              32x28x28                     0    25.1 k\n"
-        "maxpool1                maxpool           32x14x14                     0    25.1 k\n"
-        "linear1                 linear            10x1x1                   62730     125 k\n"
-        "cross_entropy1          cross_entropy     loss                         0        60\n"
+        "layer           kind           output    parameters   FLOPs\n"
+        "input1          input          1x28x28\n"
+        "conv1           conv2d         32x28x28         320   477 k\n"
+        "relu1           relu           32x28x28              25.1 k\n"
+        "maxpool1        maxpool        32x14x14              25.1 k\n"
+        "linear1         linear         10x1x1         62730   125 k\n"
+        "cross_entropy1  cross_entropy  loss                      60\n"
         "63050 parameters, 652 kFLOPs a sample forward\n");
     CHECK(nnt_summary(net, part, sizeof part) == length && strlen(part) == 63 && strncmp(part, text, 63) == 0);
     CHECK(nnt_summary(net, NULL, 0) == length);
+    nnt_free(net);
+}
+/* What the eye counts in the longest line: bytes that begin a character of UTF-8. */
+static int widest(const char *s)
+{
+    int most = 0, n = 0;
+    for (; *s; s++) {
+        n = *s == '\n' ? 0 : n + (((unsigned char)*s & 0xC0) != 0x80);
+        if (n > most) most = n;
+    }
+    return most;
+}
+static void summary_fits_the_columns_there_are(void)
+{
+    nnt_net *net = nnt_new(NULL);
+    nnt_node x = nnt_name(nnt_conv2d(nnt_input(net, 3, 224, 224), 64, 7, 2, 3), "backbone.encoder.stages.0.blocks.0.conv1");
+    char text[4096];
+    int n;
+    x = nnt_name(nnt_conv2d(x, 64, 3, 1, 1), "backbone.encoder.stages.0.blocks.0.conv2");
+    x = nnt_name(nnt_conv2d(x, 64, 3, 1, 1), "gr\xc3\xb6\xc3\x9f" "er.gr\xc3\xb6\xc3\x9f" "er.gr\xc3\xb6\xc3\x9f" "er.gr\xc3\xb6\xc3\x9f" "er.1");
+    nnt_cross_entropy(nnt_linear(nnt_global_avgpool(x), 10));
+    for (n = 20; n < 200; n++) {
+        columns(n);
+        nnt_summary(net, text, sizeof text);
+        CHECKF(n < 40 || widest(text) <= (n < 46 ? 46 : n), "%d columns: %d used", n, widest(text));   /* 46: the last line */
+        CHECKF(strstr(text, "conv1 ") && strstr(text, "conv2 ") && strstr(text, "er.1 "), "%d columns:\n%s", n, text);
+        CHECK((strstr(text, "backbone.encoder.stages.0.blocks.0.conv1 ") != NULL) == (n >= 90));
+    }
+    columns(60);
+    nnt_summary(net, text, sizeof text);
+    CHECK_TEXT(text,
+        "layer                         output      parameters   FLOPs\n"
+        "input1                        3x224x224\n"
+        "backbone.~s.0.blocks.0.conv1  64x112x112        9472   237 M\n"
+        "backbone.~s.0.blocks.0.conv2  64x112x112       36928   926 M\n"
+        "gr\xc3\xb6\xc3\x9f" "er.gr~er.gr\xc3\xb6\xc3\x9f" "er.gr\xc3\xb6\xc3\x9f" "er.1  64x112x112       36928   926 M\n"
+        "adaptive_avgpool1             64x1x1                   817 k\n"
+        "linear1                       10x1x1             650  1.29 k\n"
+        "cross_entropy1                loss                        60\n"
+        "83978 parameters, 2.09 GFLOPs a sample forward\n");
     nnt_free(net);
 }
 
@@ -592,5 +640,6 @@ int main(int argc, char **argv)
     TEST(a_net_that_computes_nothing_can_be_reported);
     TEST(results_have_names);
     TEST(summary_lists_layers);
+    TEST(summary_fits_the_columns_there_are);
     return TEST_END();
 }
