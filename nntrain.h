@@ -23718,11 +23718,13 @@ static const char nnti_page_style[] =
     "figure{margin:0;padding:12px;background:var(--c);border-radius:8px;min-width:0}figcaption{font-weight:600;margin-bottom:6px}"
     "svg.k{display:block;width:100%;height:auto;font-size:12px}svg.k text{fill:var(--m)}svg.k .a{stroke:var(--l)}svg.k path{fill:none;stroke-width:1.8}"
     "svg.k circle{stroke:none}.s1{stroke:var(--1);fill:var(--1)}.s2{stroke:var(--2);fill:var(--2)}.s3{stroke:var(--3);fill:var(--3)}"
-    ".thin{opacity:.45;stroke-width:1!important}.w{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:13px}"
+    ".thin{stroke-width:1!important}.faint{opacity:.45}.w{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:13px}"
     "th,td{padding:3px 7px;text-align:right;white-space:nowrap}th{font-weight:600;color:var(--m)}td.d{outline:1px solid var(--l)}"
-    ".p{display:flex;flex-wrap:wrap;gap:12px}.p figure{padding:6px;width:112px;font-size:12px}.p img{width:100%;image-rendering:pixelated;display:block}"
+    ".p{display:grid;gap:12px;grid-template-columns:repeat(auto-fill,minmax(100px,1fr))}.p figure{padding:6px;font-size:12px}.p img{width:100%;image-rendering:pixelated;display:block}"
     "@media(max-width:500px){svg.k{font-size:18px}}"
-    ".f img{width:100%;max-width:640px;image-rendering:pixelated;display:block}.v svg{max-width:100%;height:auto;border-radius:8px}";
+    ".f img{width:100%;max-width:640px;image-rendering:pixelated;display:block}.v{overflow-x:auto}.v svg{display:block;width:100%;"
+    "min-width:800px;height:auto;border-radius:8px}.v text{fill:var(--t)}.v [fill=\"#ffffff\"]{fill:var(--c)}.v [fill=\"#f4f4f4\"]{fill:var(--b)}"
+    ".v [stroke=\"#ffffff\"]{stroke:var(--b)}.v [stroke=\"#000000\"]{stroke:var(--m)}.v polygon{fill-opacity:.4}";
 
 static void nnti_put_class(nnti_text *t, const nnti_page_of *p, int label)
 {
@@ -23768,19 +23770,33 @@ static int nnti_series_point(const nnt_net *net, const nnti_series *s, int i, do
     *x = (double)(s->epochs ? net->history[i].step : net->trace.at[i].step);
     *y = s->epochs ? nnti_epoch_figure(&net->history[i], s->column) : nnti_step_figure(&net->trace.at[i], s->column);
     if ((validation && !net->history[i].has_validation) || (memory && !(*y > 0))) return 0;
-    return nnti_finite_double(*y);
+    return nnti_finite_double(*y) && fabs(*y) < 1e30;
 }
 static int nnti_series_count(const nnt_net *net, const nnti_series *s) { return s->epochs ? net->history_count : net->trace.count; }
 
-typedef struct nnti_axes { double x0, x1, y0, y1; } nnti_axes;
-enum { NNTI_CHART_LEFT = 56, NNTI_CHART_TOP = 22, NNTI_CHART_WIDTH = 534, NNTI_CHART_HEIGHT = 180 };
+typedef struct nnti_axes { double x0, x1, y0, y1, x_step, y_step; } nnti_axes;       /* step: from one number to the next */
+enum { NNTI_CHART_LEFT = 76, NNTI_CHART_TOP = 24, NNTI_CHART_WIDTH = 504, NNTI_CHART_HEIGHT = 180 };
 
 static double nnti_chart_x(const nnti_axes *a, double x) { return (double)NNTI_CHART_LEFT + (double)NNTI_CHART_WIDTH * ((x - a->x0) / (a->x1 - a->x0)); }
 static double nnti_chart_y(const nnti_axes *a, double y) { return (double)NNTI_CHART_TOP + (double)NNTI_CHART_HEIGHT * (1 - (y - a->y0) / (a->y1 - a->y0)); }
 
-static int nnti_chart_range(const nnt_net *net, const nnti_series *s, int count, nnti_axes *a)
+/* 1, 2 or 5 times a power of ten, at least `least`. */
+static double nnti_round_step(double least)
+{
+    double unit = pow(10.0, floor(log10(least)));
+    return least <= unit ? unit : least <= 2 * unit ? 2 * unit : least <= 5 * unit ? 5 * unit : 10 * unit;
+}
+static int nnti_series_shown(const nnt_net *net, const nnti_series *s)
 {
     double x, y;
+    int i;
+    for (i = 0; i < nnti_series_count(net, s); i++) if (nnti_series_point(net, s, i, &x, &y)) return 1;
+    return 0;
+}
+/* Axes that end at round numbers, upwards; those of amounts (speed, memory and so on) begin at 0. */
+static int nnti_chart_range(const nnt_net *net, const nnti_series *s, int count, nnti_axes *a)
+{
+    double x, y, size;
     int k, i, points = 0;
     for (k = 0; k < count; k++)
         for (i = 0; i < nnti_series_count(net, &s[k]); i++) {
@@ -23791,15 +23807,21 @@ static int nnti_chart_range(const nnt_net *net, const nnti_series *s, int count,
             if (y > a->y1) a->y1 = y;
         }
     if (!points) return 0;
-    if (!(a->x1 > a->x0)) a->x1 = a->x0 + 1;
-    if (!(a->y1 > a->y0)) { double room = a->y0 > 0 ? a->y0 : 1; a->y1 = a->y0 + 0.5 * room; a->y0 -= 0.5 * room; }
+    if (s->column >= NNTI_OF_LR && a->y0 > 0) a->y0 = 0;
+    size = nnti_max_double(fabs(a->y0), fabs(a->y1));
+    if (a->y1 - a->y0 <= 1e-6 * size) { a->y0 -= size > 0 ? 0.5 * size : 0; a->y1 += size > 0 ? 0.5 * size : 1; }
+    a->y_step = nnti_round_step((a->y1 - a->y0) / 5);
+    a->y0 = floor(a->y0 / a->y_step) * a->y_step;
+    a->y1 = ceil(a->y1 / a->y_step) * a->y_step;
+    a->x1 = nnti_max_double(1, a->x1);
+    a->x_step = nnti_max_double(1, nnti_round_step(a->x1 / 5));
     return 1;
 }
 static void nnti_put_line(nnti_text *t, const nnt_net *net, const nnti_series *s, const nnti_axes *a)
 {
     double x, y;
     int i, points = 0, count = nnti_series_count(net, s);
-    nnti_put(t, "<path class=\"s%d%s\" style=\"fill:none\" d=\"", s->colour, s->epochs ? "" : count > 60 ? " thin" : "");
+    nnti_put(t, "<path class=\"s%d%s\" style=\"fill:none\" d=\"", s->colour, s->epochs || count <= 60 ? "" : s->column < NNTI_OF_LR ? " thin faint" : " thin");
     for (i = 0; i < count; i++) {
         if (!nnti_series_point(net, s, i, &x, &y)) continue;
         nnti_put_char(t, points++ ? 'L' : 'M');
@@ -23821,17 +23843,24 @@ static void nnti_put_chart(nnti_text *t, const nnt_net *net, const char *title, 
     if (!nnti_chart_range(net, s, count, &a)) return;
     nnti_put(t, "<figure><figcaption>%s</figcaption><svg class=\"k\" viewBox=\"0 0 600 226\" role=\"img\" aria-label=\"%s\">\n", title, title);
     for (k = 0; k < count && count > 1; k++) {
+        if (!nnti_series_shown(net, &s[k])) continue;
         nnti_put(t, "<rect class=\"s%d\" x=\"%d\" y=\"4\" width=\"10\" height=\"10\"/><text x=\"%d\" y=\"13\">%s</text>", s[k].colour, left, left + 15, s[k].name);
-        left += 30 + 7 * (int)strlen(s[k].name);
+        left += 34 + 9 * (int)strlen(s[k].name);
     }
-    for (k = 0; k <= 4; k++) {
-        double y = a.y0 + k * (a.y1 - a.y0) / 4, at = nnti_chart_y(&a, y), x = a.x0 + k * (a.x1 - a.x0) / 4;
-        nnti_put(t, "<line class=\"a\" x1=\"%d\" x2=\"590\" y1=\"%f\" y2=\"%f\"/><text text-anchor=\"end\" x=\"%d\" y=\"%f\">", (int)NNTI_CHART_LEFT, at, at, (int)NNTI_CHART_LEFT - 6, at + 4);
-        nnti_put_double(t, y, 3);
-        nnti_put(t, "</text><text text-anchor=\"%s\" x=\"%f\" y=\"220\">", k == 4 ? "end" : k ? "middle" : "start", nnti_chart_x(&a, x));
-        nnti_put_double(t, floor(x + 0.5), 4);
+    nnti_put_string(t, "<g text-anchor=\"end\">\n");
+    for (k = 0; a.y0 + k * a.y_step < a.y1 + 0.5 * a.y_step; k++) {
+        double y = floor(a.y0 / a.y_step + 0.5 + k) * a.y_step, at = nnti_chart_y(&a, y);
+        nnti_put(t, "<line class=\"a\" x1=\"%d\" x2=\"580\" y1=\"%f\" y2=\"%f\"/><text x=\"%d\" y=\"%f\">", (int)NNTI_CHART_LEFT, at, at, (int)NNTI_CHART_LEFT - 6, at + 4);
+        nnti_put_double(t, y, 6);
         nnti_put_string(t, "</text>\n");
     }
+    nnti_put_string(t, "</g><g text-anchor=\"middle\">\n");
+    for (k = 0; k * a.x_step <= a.x1; k++) {
+        nnti_put(t, "<text x=\"%f\" y=\"220\">", nnti_chart_x(&a, k * a.x_step));
+        nnti_put_double(t, k * a.x_step, 6);
+        nnti_put_string(t, "</text>\n");
+    }
+    nnti_put_string(t, "</g>\n");
     for (k = 0; k < count; k++) nnti_put_line(t, net, &s[k], &a);
     nnti_put_string(t, "</svg></figure>\n");
 }
@@ -23854,16 +23883,23 @@ static void nnti_put_charts(nnti_text *t, const nnt_net *net)
 }
 static void nnti_put_epochs(nnti_text *t, const nnt_net *net)
 {
-    int i;
+    int i, validation = 0, memory = 0;
+    for (i = 0; i < net->history_count; i++) {
+        validation |= net->history[i].has_validation;
+        memory |= net->history[i].process_bytes > 0;
+    }
     if (!net->history_count) return;
-    nnti_put_string(t, "<h2>Epochs</h2><div class=\"w\"><table><tr><th>epoch</th><th>steps</th><th>loss</th><th>accuracy</th><th>validation loss</th><th>validation accuracy</th>"
-                       "<th>learning rate</th><th>samples/s</th><th>seconds</th></tr>\n");
+    nnti_put_string(t, "<h2>Epochs</h2><div class=\"w\"><table><tr><th>epoch</th><th>steps</th><th>loss</th><th>accuracy</th>");
+    if (validation) nnti_put_string(t, "<th>validation loss</th><th>validation accuracy</th>");
+    nnti_put(t, "<th>learning rate</th><th>samples/s</th><th>seconds</th>%s</tr>\n", memory ? "<th>memory, MiB</th>" : "");
     for (i = 0; i < net->history_count; i++) {
         const nnt_progress_info *p = &net->history[i];
         nnti_put(t, "<tr><td>%d</td><td>%I</td><td>%g</td><td>%f %%</td>", p->epoch + 1, p->step, p->loss, 100.0 * p->accuracy);
         if (p->has_validation) nnti_put(t, "<td>%g</td><td>%f %%</td>", p->validation.loss, 100.0 * p->validation.accuracy);
-        else nnti_put_string(t, "<td></td><td></td>");
-        nnti_put(t, "<td>%g</td><td>%I</td><td>%f</td></tr>\n", (double)p->lr, (int64_t)(p->samples_per_second + 0.5), p->seconds);
+        else if (validation) nnti_put_string(t, "<td></td><td></td>");
+        nnti_put(t, "<td>%g</td><td>%I</td><td>%f</td>", (double)p->lr, (int64_t)(p->samples_per_second + 0.5), p->seconds);
+        if (memory) { nnti_put_string(t, "<td>"); nnti_put_fixed(t, p->process_bytes / 1048576.0, 0); nnti_put_string(t, "</td>"); }
+        nnti_put_string(t, "</tr>\n");
     }
     nnti_put_string(t, "</table></div>\n");
 }
