@@ -356,6 +356,23 @@ macros_of_ours() {      # flags; macros defined in nntrain.h itself and not unde
         END { for (n in name) if (n !~ /^NNT/) { print "macro without prefix: " n; bad = 1 } exit bad }'
 }
 
+# NNT_USE_CBLAS: the header without warnings, a small net, products against the tests' own sums.
+blas_links() {
+    printf '#include <cblas.h>\nint main(void) { return cblas_sasum(0, 0, 1) != 0.0f; }\n' | $cc -x c - -o build/probe "$1" >/dev/null 2>&1
+}
+blas_products() {
+    $cc ${CFLAGS:-} -O0 -I. -Itests -DNNT_USE_CBLAS tests/test_conv.c -o build/config/blas "$1" -lm -pthread &&
+        nm build/config/blas | grep -q ' U .*cblas_sgemm' && build/config/blas gemm linear
+}
+do_blas() {
+    blas=$(for library in -lopenblas -lcblas -lblas; do blas_links $library && echo $library && break; done)
+    [ -n "$blas" ] || { skip "NNT_USE_CBLAS" "no cblas.h, or no library that has what it declares (libopenblas-dev)"; return; }
+    flags="-O0 -I. -DNNTRAIN_IMPLEMENTATION -DNNT_USE_CBLAS"
+    check "smoke blas ($cc, $blas)" build_and_run build/config/smoke_blas $cc $warnings_c $flags tests/config/smoke.c "$blas" || finish
+    [ -z "$cxx" ] || check "NNT_USE_CBLAS in C++" $cxx -x c++ $warnings $flags -fsyntax-only tests/config/smoke.c || finish
+    check "products by $blas" blas_products "$blas" || finish
+}
+
 do_config() {
     mkdir -p build/config
     c_compilers=$(for c in gcc clang; do compiles $c c "" && echo $c; done)
@@ -387,6 +404,8 @@ do_config() {
         done
         echo "nothing_$cc $cc $warnings_c -O1 -DNNTRAIN_IMPLEMENTATION -DNNT_NO_SIMD -DNNT_NO_THREADS -DNNT_NO_STDIO"
     } | spread smoke || exit 1
+
+    do_blas
 
     {   echo "two_units_c $cc $cc"
         echo "static_in_two_units_c $cc $cc -DNNT_STATIC"

@@ -70,6 +70,8 @@
      NNT_NO_SIMD              not defined   plain C kernels only
      NNT_NO_THREADS           not defined   one thread, and loaders read in the caller's thread
      NNT_EXACT_CONV           not defined   all convolutions as with nnt_conv_desc.exact
+     NNT_USE_CBLAS            not defined   products of linear layers are cblas_sgemm's of <cblas.h>; link a BLAS. Their bits
+                                            and threads are then the BLAS's: see DETERMINISM
      NNT_NO_STDIO             not defined   no files: no nnt_save, nnt_load, nnt_progress; datasets of files fail
 
    GLOSSARY
@@ -167,6 +169,7 @@
      The same seed gives the same bits, whatever the number of threads and workers: work is split by shapes, sums have
      one order, and every random number belongs to (seed, step, layer, sample, element), every shuffle to (seed, epoch).
      Another instruction set or compiler may round differently: bits are the same on the same program and processor.
+     With NNT_USE_CBLAS they are the same as far as the BLAS keeps its own, which may depend on its number of threads.
      The random numbers themselves are the same everywhere.
 
    PICTURES
@@ -1227,6 +1230,9 @@ NNT_API nnt_result nnt_backend_register(const nnt_backend *b);
 #  ifndef NNT_NO_THREADS
 #    include <pthread.h>
 #  endif
+#endif
+#ifdef NNT_USE_CBLAS
+#  include <cblas.h>
 #endif
 
 /* Every section is compiled whatever is switched off, so some functions stay unused in some configurations. */
@@ -4774,10 +4780,55 @@ static int nnti_gemm_in_place(const nnti_gemm *g)
     return !g->b.table && g->b.lines.stride == 1 && g->k <= g->kc && g->k * nnti_panel_width(g->isa) <= 8 * 1024
         && step % 128 != 0 && step < 1000000;
 }
+#ifdef NNT_USE_CBLAS
+/* A row of what cblas_sgemm left in C, to which it has added already. */
+static void nnti_blas_end_row(void *arg, int64_t row, int worker)
+{
+    const nnti_gemm *g = (const nnti_gemm *)arg;
+    const ptrdiff_t at = (ptrdiff_t)row * g->ldc;
+    const float row_bias = g->end.row_bias ? g->end.row_bias[row] : 0.0f;
+    nnti_tile_end end = g->end;
+    int64_t j;
+    (void)worker;
+    end.add = 0;
+    for (j = 0; j < g->n; j++) {
+        float *c = g->c + at + j;
+        const float bias = row_bias + (end.col_bias ? end.col_bias[j] : 0.0f);
+        *c = nnti_end_value(&end, bias, c, end.mask ? end.mask + at + j : NULL, *c);
+    }
+}
+/* How an operand lies for BLAS, *ld apart: each line's k side by side, lines side by side, or as no matrix of BLAS's. */
+enum { NNTI_BLAS_NOT, NNTI_BLAS_K, NNTI_BLAS_LINES };
+static int nnti_blas_order(const nnti_operand *o, int64_t lines, int k, int *ld)
+{
+    const ptrdiff_t stride = o->lines.stride;
+    const int by_k = o->step == 1 && stride >= k, by_lines = stride == 1 && o->step >= lines;
+    const ptrdiff_t apart = by_k ? stride : o->step;
+    *ld = (int)apart;
+    if (o->table || o->lines.inner < lines || apart > INT_MAX) return NNTI_BLAS_NOT;
+    return by_k ? NNTI_BLAS_K : by_lines ? NNTI_BLAS_LINES : NNTI_BLAS_NOT;
+}
+/* The product by the user's BLAS, our end after it; false when it can't be. */
+static int nnti_gemm_by_blas(const nnti_exec *e, nnti_gemm *g, const nnti_operand *a)
+{
+    int lda, ldb;
+    const int x = nnti_blas_order(a, g->m, g->k, &lda), y = nnti_blas_order(&g->b, g->n, g->k, &ldb);
+    if (!x || !y || g->c_lines.stride != 1 || g->c_lines.inner < g->n || g->n > INT_MAX || g->ldc > INT_MAX) return 0;
+    cblas_sgemm(CblasRowMajor, x == NNTI_BLAS_K ? CblasNoTrans : CblasTrans,
+                y == NNTI_BLAS_LINES ? CblasNoTrans : CblasTrans, g->m, (int)g->n, g->k, 1.0f, a->x, lda, g->b.x, ldb,
+                g->end.add ? 1.0f : 0.0f, g->c, (int)g->ldc);
+    if (g->end.row_bias || g->end.col_bias || g->end.relu || g->end.mask)
+        nnti_parallel_if(e, (int64_t)g->m * g->n > 64 * 1024, g->m, nnti_blas_end_row, g);
+    return 1;
+}
+#endif
 /* The whole product. workspace: nnti_gemm_workspace bytes. */
 static void nnti_gemm_run(const nnti_exec *e, nnti_gemm *g, const nnti_operand *a, void *workspace)
 {
     nnti_gemm_job job;
+#ifdef NNT_USE_CBLAS
+    if (nnti_gemm_by_blas(e, g, a)) return;
+#endif
     job.g = g;
     job.a = a;
     job.packed = (float *)(void *)((char *)workspace + nnti_gemm_table_bytes(g));
