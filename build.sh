@@ -193,9 +193,9 @@ compile_emulated() {    # program, source, flags
     program=$1 source=$2
     shift 2
     case $source in *emulator*) kernels=tests/cuda_faults.cu ;; *) kernels=nntrain_cuda.cu ;; esac
-    case " $* " in          # the sanitizers see convolutions cut in tiles of some rows, and of some samples
-    *" -DCOC_RACE "*)       own="-fsanitize=thread -DNNT_CUDA_CHUNK=20000 -DNNT_CUDA_AHEAD=1" ;;
-    *" -fsanitize=address"*) own="-DNNT_CUDA_CHUNK=2048 -DNNT_CUDA_AHEAD=1" ;;
+    case " $* " in          # the sanitizers see convolutions cut in tiles of some rows, and of some samples; and cuDNN's
+    *" -DCOC_RACE "*)       own="-fsanitize=thread -DNNT_CUDNN -DNNT_CUDA_CHUNK=20000 -DNNT_CUDA_AHEAD=1" ;;
+    *" -fsanitize=address"*) own="-DNNT_CUDNN -DNNT_CUDA_CHUNK=2048 -DNNT_CUDA_AHEAD=1" ;;
     *)                      own= ;;
     esac
     language="-std=c++17 -ffp-contract=off -I. -Itests -isystem tests/cuda_on_cpu -Wall -Wextra -Werror"
@@ -524,6 +524,11 @@ without_a_card() {      # the program says so and ends
     LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$(dirname "$(command -v nvcc)")/../lib64 "$@" 2>&1 | tee /dev/stderr | grep -q "no card"
 }
 
+has_cudnn() { echo '#include <cudnn.h>' >build/cuda/cudnn.cu && nvcc -E build/cuda/cudnn.cu -o build/cuda/cudnn.ii >/dev/null 2>&1; }
+with_cudnn() {
+    nvcc -std=c++17 -Werror all-warnings -arch=compute_75 -DNNT_CUDNN -c nntrain_cuda.cu -o build/cuda/nntrain_cudnn.o &&
+        nvcc -std=c++17 -I. examples/mlp.c build/cuda/nntrain_cudnn.o -o build/cuda/mlp_cudnn -lcublas -lcublasLt -lcudnn
+}
 emulated_device_check() { OUT=build/cuda/device EMULATE=1 sh tests/device_check.sh build speed; }
 
 do_cuda() {             # all: every example, and the table
@@ -537,6 +542,8 @@ do_cuda() {             # all: every example, and the table
     check "kernels keep to tests/cuda_exceptions.txt" cuda_kernels || finish
     [ "${1:-}" != all ] || cat "build/log/kernels_keep_to_tests_cuda_exceptions_txt.txt"
     check "nntrain_cuda.cu as an object" nvcc -O3 -std=c++17 -Werror all-warnings -arch=compute_75 -c nntrain_cuda.cu -o build/cuda/nntrain_cuda.o || finish
+    if has_cudnn; then check "nntrain_cuda.cu with cuDNN" with_cudnn || finish
+    else skip "nntrain_cuda.cu with cuDNN" "no cudnn.h"; fi
     if [ "${1:-}" = all ]; then (cd examples && ls *.c) | sed 's/\.c$//' | spread cuda_example || exit 1
     else cuda_example mlp || finish; fi
 }

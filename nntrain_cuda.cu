@@ -14,6 +14,8 @@
      NNT_CUDA_AHEAD      (64 << 10)   uploads from so many bytes on overlap with what runs; see >>backend
      NNT_CUDA_NO_GRAPH   not defined  kernels are launched one by one, not replayed as a graph
      NNT_CUDA_SYNC       not defined  waits for every op, so that any failure is told with its op; implies NO_GRAPH
+     NNT_CUDNN           not defined  convolutions by cuDNN (9 or newer; -lcudnn) where it has an algorithm: see >>cudnn
+     NNT_CUDNN_BYTES     (64 << 20)   workspace that such an algorithm may take
 
    HOW IT IS CUT
      A step comes as a list of resolved ops (nnt_op); each kind has a function here that launches kernels. Kernels are
@@ -26,13 +28,14 @@
 
    MEMORY
      The net's memory is one cudaMalloc of as many bytes as nnt_plan says. Beside it a device that is open takes cuBLAS's
-     own memory, a workspace for it (4 MiB, 32 MiB from compute capability 9.0 on), and 8 MiB of pinned memory of the
-     host. A step takes nothing. Kernels run on one stream of the device's own, a batch comes in on a second one while
+     own memory (and cuDNN's), a workspace for it (4 MiB, 32 MiB from compute capability 9.0 on), and 8 MiB of pinned
+     memory of the host. A step takes nothing. Kernels run on one stream of the device's own, a batch comes in on a second one while
      the step before is still computing; nothing runs on the default stream.
 
    DETERMINISM
      The same program gives the same bits on the same card: no atomics, sums are cut by shapes only and taken in a
-     fixed order (in double), and cuBLAS has one stream and a workspace of its own. Random numbers, and so the masks of
+     fixed order (in double), cuBLAS has one stream and a workspace of its own, and of cuDNN's algorithms only those are
+     taken that it calls deterministic. Random numbers, and so the masks of
      dropout and noise, have the same bits as on the CPU: only operations whose rounding is defined take part.
      Everything else agrees with the CPU up to rounding.
 
@@ -52,6 +55,12 @@
 #include <cuda_runtime.h>
 #include <cublas_v2.h>
 #include <cublasLt.h>
+#if defined(NNT_CUDNN)
+#  include <cudnn.h>
+#  if CUDNN_MAJOR < 9
+#    error "nntrain_cuda.cu: NNT_CUDNN needs cuDNN 9 or newer"
+#  endif
+#endif
 #include <float.h>
 #include <limits.h>
 #include <math.h>
@@ -66,6 +75,9 @@
 #endif
 #ifndef NNT_CUDA_AHEAD
 #  define NNT_CUDA_AHEAD (64 << 10)
+#endif
+#ifndef NNT_CUDNN_BYTES
+#  define NNT_CUDNN_BYTES (64 << 20)
 #endif
 
 namespace {
@@ -103,6 +115,9 @@ struct nnti_cuda {
     cudaStream_t stream, copies;            /* everything; uploads ahead of it */
     cublasHandle_t blas;
     cublasLtHandle_t lt;
+#if defined(NNT_CUDNN)
+    cudnnHandle_t dnn;
+#endif
     void *workspace;                        /* cuBLAS's */
     size_t workspace_bytes;
     nnti_cuda_now *now;                     /* on the device */
@@ -1248,6 +1263,154 @@ nnt_result nnti_cuda_linear_weight(nnti_cuda *d, const nnt_op *op, const nnti_cu
 }
 
 /* ============================================================================
+   >>cudnn   The convolutions of >>conv by cuDNN, with -DNNT_CUDNN
+   For each call cuDNN gets to know the shapes and tells its algorithms, the fastest first; the first that gives the same
+   bits each time and fits the workspace computes. What cuDNN can't do, >>conv does. Also what has to be as written
+   (NNT_OPF_EXACT), and products in bf16: of floats cuDNN makes tf32 or 16-bit floats, whose exponents are shorter.
+   ============================================================================ */
+
+enum { NNTI_CUDNN_FORWARD, NNTI_CUDNN_DATA, NNTI_CUDNN_WEIGHT };
+
+#if defined(NNT_CUDNN)
+enum { NNTI_CUDNN_ALGORITHMS = 8 };         /* there are no more of a kind */
+
+/* A convolution as cuDNN sees it, and how it would compute it. */
+struct nnti_cudnn {
+    cudnnTensorDescriptor_t x, y;
+    cudnnFilterDescriptor_t w;
+    cudnnConvolutionDescriptor_t conv;
+    int algorithm;
+    size_t bytes;
+};
+void nnti_cudnn_free(nnti_cudnn *c)         /* nothing can be done about a failure here */
+{
+    if (c->conv) (void)cudnnDestroyConvolutionDescriptor(c->conv);
+    if (c->w) (void)cudnnDestroyFilterDescriptor(c->w);
+    if (c->y) (void)cudnnDestroyTensorDescriptor(c->y);
+    if (c->x) (void)cudnnDestroyTensorDescriptor(c->x);
+}
+int nnti_cudnn_takes(const nnt_op *op) { return !(op->flags & NNT_OPF_EXACT) && op->precision != NNT_BF16; }
+
+/* Whether cuDNN means that it does not do this, rather than that something went wrong. */
+int nnti_cudnn_declines(cudnnStatus_t s)
+{
+    const int category = CUDNN_STATUS_CATEGORY((int)s);
+    return category == (int)CUDNN_STATUS_NOT_SUPPORTED || category == (int)CUDNN_STATUS_BAD_PARAM;
+}
+nnt_result nnti_cudnn_failed(nnti_cuda *d, const nnt_op *op, const char *what, cudnnStatus_t s)
+{
+    if (d->dead) return NNT_ERR_DEVICE;
+    nnti_cuda_say_op(d, op);
+    nnti_cuda_put(d->text, what);
+    nnti_cuda_put(d->text, ": ");
+    nnti_cuda_put(d->text, cudnnGetErrorString(s));
+    nnti_cuda_say_rest(d, op);
+    return s == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED || s == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED
+        ? NNT_ERR_MEMORY : NNT_ERR_DEVICE;
+}
+cudnnStatus_t nnti_cudnn_describe(const nnt_op *op, int count, nnti_cudnn *c)
+{
+    cudnnStatus_t s = cudnnCreateTensorDescriptor(&c->x);
+    if (!s) s = cudnnCreateTensorDescriptor(&c->y);
+    if (!s) s = cudnnCreateFilterDescriptor(&c->w);
+    if (!s) s = cudnnCreateConvolutionDescriptor(&c->conv);
+    if (!s) s = cudnnSetTensor4dDescriptor(c->x, CUDNN_TENSOR_NCHW, CUDNN_DATA_FLOAT, count, op->in_c, op->in_h, op->in_w);
+    if (!s) s = cudnnSetTensor4dDescriptor(c->y, CUDNN_TENSOR_NCHW, CUDNN_DATA_FLOAT, count, op->out_c, op->out_h, op->out_w);
+    if (!s) s = cudnnSetFilter4dDescriptor(c->w, CUDNN_DATA_FLOAT, CUDNN_TENSOR_NCHW, op->out_c, op->in_c / op->groups, op->kernel_h, op->kernel_w);
+    if (!s) s = cudnnSetConvolution2dDescriptor(c->conv, op->pad_h, op->pad_w, op->stride_h, op->stride_w, op->dilation_h, op->dilation_w,
+                                                CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT);
+    if (!s) s = cudnnSetConvolutionGroupCount(c->conv, op->groups);
+    if (!s) s = cudnnSetConvolutionMathType(c->conv, op->precision == NNT_FP32 ? CUDNN_FMA_MATH : CUDNN_DEFAULT_MATH);   /* the default: tf32 */
+    return s;
+}
+/* P: one of cuDNN's three kinds of the same struct. */
+template <class P> cudnnStatus_t nnti_cudnn_pick(const P *p, int count, size_t room, nnti_cudnn *c)
+{
+    for (int i = 0; i < count; i++) {
+        if (p[i].status || p[i].determinism != CUDNN_DETERMINISTIC || p[i].memory > room) continue;
+        c->algorithm = (int)p[i].algo;
+        c->bytes = p[i].memory;
+        return CUDNN_STATUS_SUCCESS;
+    }
+    return CUDNN_STATUS_NOT_SUPPORTED;
+}
+cudnnStatus_t nnti_cudnn_choose(const nnti_cuda *d, int direction, size_t room, nnti_cudnn *c)
+{
+    cudnnConvolutionFwdAlgoPerf_t forward[NNTI_CUDNN_ALGORITHMS];
+    cudnnConvolutionBwdDataAlgoPerf_t data[NNTI_CUDNN_ALGORITHMS];
+    cudnnConvolutionBwdFilterAlgoPerf_t weight[NNTI_CUDNN_ALGORITHMS];
+    cudnnStatus_t s;
+    int count = 0;
+    switch (direction) {
+    case NNTI_CUDNN_FORWARD:
+        s = cudnnGetConvolutionForwardAlgorithm_v7(d->dnn, c->x, c->w, c->conv, c->y, NNTI_CUDNN_ALGORITHMS, &count, forward);
+        return s ? s : nnti_cudnn_pick(forward, count, room, c);
+    case NNTI_CUDNN_DATA:
+        s = cudnnGetConvolutionBackwardDataAlgorithm_v7(d->dnn, c->w, c->y, c->conv, c->x, NNTI_CUDNN_ALGORITHMS, &count, data);
+        return s ? s : nnti_cudnn_pick(data, count, room, c);
+    default:
+        s = cudnnGetConvolutionBackwardFilterAlgorithm_v7(d->dnn, c->x, c->y, c->conv, c->w, NNTI_CUDNN_ALGORITHMS, &count, weight);
+        return s ? s : nnti_cudnn_pick(weight, count, room, c);
+    }
+}
+/* Of `count` samples, in at most `room` bytes of workspace. To be freed, whatever comes of it. */
+cudnnStatus_t nnti_cudnn_prepare(const nnti_cuda *d, const nnt_op *op, int direction, int count, size_t room, nnti_cudnn *c)
+{
+    cudnnStatus_t s;
+    memset(c, 0, sizeof *c);
+    if (!nnti_cudnn_takes(op)) return CUDNN_STATUS_NOT_SUPPORTED;
+    s = nnti_cudnn_describe(op, count, c);
+    return s ? s : nnti_cudnn_choose(d, direction, room, c);
+}
+size_t nnti_cudnn_bytes(const nnti_cuda *d, const nnt_op *op, int direction, int count)
+{
+    nnti_cudnn c;
+    cudnnStatus_t s;
+    if (cudaSetDevice(d->index)) return 0;
+    s = nnti_cudnn_prepare(d, op, direction, count, NNT_CUDNN_BYTES, &c);
+    nnti_cudnn_free(&c);
+    return s ? 0 : nnti_cuda_round(c.bytes);
+}
+/* X W -> Y, GY W -> GX or X GY -> GW, `beta` times what was there added; neither bias nor mask. done 0: cuDNN does not do
+   this, and nothing has happened. */
+nnt_result nnti_cudnn_run(nnti_cuda *d, const nnt_op *op, int direction, int count, float beta, int *done)
+{
+    const float one = 1;
+    nnti_cudnn c;
+    cudnnStatus_t s = nnti_cudnn_prepare(d, op, direction, count, op->workspace_bytes, &c);
+    if (!s) switch (direction) {
+    case NNTI_CUDNN_FORWARD:
+        s = cudnnConvolutionForward(d->dnn, &one, c.x, op->at[NNT_X], c.w, op->at[NNT_W], c.conv, (cudnnConvolutionFwdAlgo_t)c.algorithm,
+                                    op->workspace, c.bytes, &beta, c.y, op->at[NNT_Y]);
+        break;
+    case NNTI_CUDNN_DATA:
+        s = cudnnConvolutionBackwardData(d->dnn, &one, c.w, op->at[NNT_W], c.y, op->at[NNT_GY], c.conv, (cudnnConvolutionBwdDataAlgo_t)c.algorithm,
+                                         op->workspace, c.bytes, &beta, c.x, op->at[NNT_GX]);
+        break;
+    default:
+        s = cudnnConvolutionBackwardFilter(d->dnn, &one, c.x, op->at[NNT_X], c.y, op->at[NNT_GY], c.conv, (cudnnConvolutionBwdFilterAlgo_t)c.algorithm,
+                                           op->workspace, c.bytes, &beta, c.w, op->at[NNT_GW]);
+    }
+    nnti_cudnn_free(&c);
+    *done = !s;
+    return !s || nnti_cudnn_declines(s) ? NNT_OK : nnti_cudnn_failed(d, op, "cuDNN", s);
+}
+nnt_result nnti_cudnn_open(nnti_cuda *d)
+{
+    cudnnStatus_t s = cudnnCreate(&d->dnn);
+    if (!s) s = cudnnSetStream(d->dnn, d->stream);
+    return s ? nnti_cudnn_failed(d, NULL, "starting cuDNN", s) : NNT_OK;
+}
+void nnti_cudnn_close(nnti_cuda *d) { if (d->dnn) (void)cudnnDestroy(d->dnn); }
+#else
+int nnti_cudnn_takes(const nnt_op *) { return 0; }
+size_t nnti_cudnn_bytes(const nnti_cuda *, const nnt_op *, int, int) { return 0; }
+nnt_result nnti_cudnn_run(nnti_cuda *, const nnt_op *, int, int, float, int *done) { *done = 0; return NNT_OK; }
+nnt_result nnti_cudnn_open(nnti_cuda *) { return NNT_OK; }
+void nnti_cudnn_close(nnti_cuda *) {}
+#endif
+
+/* ============================================================================
    >>conv   Convolutions: products with column matrices, own kernels for small groups
    y[n][f][oh][ow] = b[f] + sum_{c,r,s} w[f][c][r][s] x[n][c][oh sh + r dh - ph][ow sw + s dw - pw], x being 0 outside.
    The column matrix col[c,r,s][n,oh,ow] holds the x that each weight meets. It is never there as a whole: a tile of some
@@ -1482,9 +1645,10 @@ struct nnti_cuda_direct_weight {
 
 /* ---- forward ---- */
 
-size_t nnti_cuda_conv_bytes(const nnti_cuda *, const nnt_op *op, int batch)
+size_t nnti_cuda_conv_bytes(const nnti_cuda *d, const nnt_op *op, int batch)
 {
-    return nnti_cuda_is_direct(op) || nnti_cuda_is_pointwise(op) ? 0 : nnti_cuda_cut(op, batch, 0, 0).bytes;
+    const size_t own = nnti_cuda_is_direct(op) || nnti_cuda_is_pointwise(op) ? 0 : nnti_cuda_cut(op, batch, 0, 0).bytes;
+    return nnti_cuda_max_size(own, nnti_cudnn_bytes(d, op, NNTI_CUDNN_FORWARD, batch));
 }
 /* A product for each group: y = w a, a being x or columns with `lda` between its rows. */
 nnt_result nnti_cuda_conv_products(nnti_cuda *d, const nnt_op *op, const float *a, int lda, int64_t step_a, float *y, int positions, int samples)
@@ -1512,6 +1676,9 @@ nnt_result nnti_cuda_conv_forward(nnti_cuda *d, const nnt_op *op, int count, int
     const float *x = nnti_cuda_in(op, NNT_X), *bias = bare ? NULL : nnti_cuda_in(op, NNT_B);
     const int relu = !bare && nnti_cuda_relu(op);
     float *y = nnti_cuda_out(op, NNT_Y), *col = (float *)op->workspace;
+    int done;
+    NNTI_CUDA_DO(nnti_cudnn_run(d, op, NNTI_CUDNN_FORWARD, count, 0, &done));
+    if (done) return nnti_cuda_add_bias(d, op, y, bias, relu, count, op->out_c, nnti_cuda_out_plane(op));
     if (nnti_cuda_is_direct(op)) {
         nnti_cuda_direct_forward f = { x, nnti_cuda_in(op, NNT_W), bias, y, relu, nnti_cuda_geometry_of(op),
             nnti_cuda_divide_by(op->out_w), nnti_cuda_divide_by(op->out_h), nnti_cuda_divide_by(op->out_c) };
@@ -1544,9 +1711,16 @@ nnt_result nnti_cuda_conv(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *j
 /* The product may write gx itself: its columns are gx, and nothing is masked behind it. */
 int nnti_cuda_data_in_place(const nnt_op *op) { return nnti_cuda_is_pointwise(op) && !(op->flags & NNT_OPF_MASK); }
 
-size_t nnti_cuda_conv_data_bytes(const nnti_cuda *, const nnt_op *op, int batch)
+/* cuDNN knows no masks: gx goes over its mask by way of the workspace, some samples at a time. 0 bytes: all at once. */
+size_t nnti_cuda_over_bytes(const nnt_op *op, int count)
 {
-    return nnti_cuda_is_direct(op) || nnti_cuda_data_in_place(op) ? 0 : nnti_cuda_cut(op, batch, 0, 1).bytes;
+    if (!nnti_cudnn_takes(op) || !(op->flags & NNT_OPF_OVER)) return 0;
+    return nnti_cuda_round((size_t)nnti_cuda_over_samples(op, count) * (size_t)nnti_cuda_in_size(op) * sizeof(float));
+}
+size_t nnti_cuda_conv_data_bytes(const nnti_cuda *d, const nnt_op *op, int batch)
+{
+    const size_t own = nnti_cuda_is_direct(op) || nnti_cuda_data_in_place(op) ? 0 : nnti_cuda_cut(op, batch, 0, 1).bytes, over = nnti_cuda_over_bytes(op, batch);
+    return nnti_cuda_max_size(own, over + nnti_cudnn_bytes(d, op, NNTI_CUDNN_DATA, over ? nnti_cuda_over_samples(op, batch) : batch));
 }
 /* A product for each group: columns = w^T gy, `positions` of each sample from gy on. */
 nnt_result nnti_cuda_data_products(nnti_cuda *d, const nnt_op *op, const float *gy, int positions, float *col, int ldc, int64_t step_c,
@@ -1594,7 +1768,7 @@ nnt_result nnti_cuda_data_tile(nnti_cuda *d, const nnt_op *op, int n, int sample
     f.in_c = nnti_cuda_divide_by(op->in_c);
     return nnti_cuda_run_each(d, op, f, (int64_t)samples * op->in_c * rows * op->in_w);
 }
-nnt_result nnti_cuda_conv_backward_data(nnti_cuda *d, const nnt_op *op, int count)
+nnt_result nnti_cuda_own_data(nnti_cuda *d, const nnt_op *op, int count)
 {
     if (nnti_cuda_is_direct(op)) {
         nnti_cuda_direct_data f = { nnti_cuda_in(op, NNT_GY), nnti_cuda_in(op, NNT_W), nnti_cuda_gradient_of(op), nnti_cuda_geometry_of(op),
@@ -1610,6 +1784,35 @@ nnt_result nnti_cuda_conv_backward_data(nnti_cuda *d, const nnt_op *op, int coun
             NNTI_CUDA_DO(nnti_cuda_data_tile(d, op, n, (int)nnti_cuda_min(t.samples, count - n), row, (int)nnti_cuda_min(t.rows, op->in_h - row)));
     return NNT_OK;
 }
+/* By cuDNN, then the mask. over: bytes of the workspace that gx passes through, or 0. */
+nnt_result nnti_cuda_library_data(nnti_cuda *d, const nnt_op *op, int count, size_t over, int *done)
+{
+    nnt_op bare = *op;
+    if (over) {
+        bare.at[NNT_GX] = op->workspace;
+        bare.workspace = (char *)op->workspace + over;
+        bare.workspace_bytes = op->workspace_bytes - over;
+    }
+    NNTI_CUDA_DO(nnti_cudnn_run(d, &bare, NNTI_CUDNN_DATA, count, nnti_cuda_adds(op) ? 1.0f : 0.0f, done));
+    if (!*done || !nnti_cuda_mask(op)) return NNT_OK;
+    return nnti_cuda_run_sum(d, op, nnti_cuda_out(op, NNT_GX), nnti_cuda_in(&bare, NNT_GX), NULL, nnti_cuda_mask(op), 0, count * nnti_cuda_in_size(op));
+}
+nnt_result nnti_cuda_conv_backward_data(nnti_cuda *d, const nnt_op *op, int count)
+{
+    const size_t over = nnti_cuda_over_bytes(op, count);
+    const int each = over ? nnti_cuda_over_samples(op, count) : count;
+    for (int n = 0; n < count; n += each) {
+        const int samples = (int)nnti_cuda_min(each, count - n);
+        nnt_op part = *op;
+        int done;
+        part.at[NNT_GY] = nnti_cuda_out(op, NNT_GY) + n * nnti_cuda_out_size(op);
+        part.at[NNT_GX] = nnti_cuda_out(op, NNT_GX) + n * nnti_cuda_in_size(op);
+        if (op->at[NNT_MASK]) part.at[NNT_MASK] = nnti_cuda_out(op, NNT_MASK) + n * nnti_cuda_in_size(op);
+        NNTI_CUDA_DO(nnti_cuda_library_data(d, &part, samples, over, &done));
+        if (!done) NNTI_CUDA_DO(nnti_cuda_own_data(d, &part, samples));
+    }
+    return NNT_OK;
+}
 nnt_result nnti_cuda_conv_data(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
 {
     return nnti_cuda_conv_backward_data(d, op, job->count);
@@ -1619,10 +1822,11 @@ nnt_result nnti_cuda_conv_data(nnti_cuda *d, const nnt_op *op, const nnti_cuda_j
 
 int64_t nnti_cuda_weights(const nnt_op *op) { return (int64_t)op->out_c * nnti_cuda_group_in(op) * nnti_cuda_taps(op); }
 
-size_t nnti_cuda_conv_weight_bytes(const nnti_cuda *, const nnt_op *op, int batch)
+size_t nnti_cuda_conv_weight_bytes(const nnti_cuda *d, const nnt_op *op, int batch)
 {
     const size_t sums = nnti_cuda_reduce_bytes(batch * nnti_cuda_out_plane(op));
-    return nnti_cuda_is_direct(op) ? sums : nnti_cuda_max_size(sums, nnti_cuda_cut(op, batch, op->out_c, 0).bytes);
+    const size_t own = nnti_cuda_is_direct(op) ? sums : nnti_cuda_max_size(sums, nnti_cuda_cut(op, batch, op->out_c, 0).bytes);
+    return nnti_cuda_max_size(own, nnti_cudnn_bytes(d, op, NNTI_CUDNN_WEIGHT, batch));
 }
 /* One tile: gw = gy col^T + beta gw. The tile's part of gy lies behind its columns, arranged as [f][n,p]; a single
    sample's is that already. */
@@ -1651,25 +1855,30 @@ nnt_result nnti_cuda_weight_tile(nnti_cuda *d, const nnt_op *op, int n, int samp
     }
     return NNT_OK;
 }
-nnt_result nnti_cuda_conv_backward_weight(nnti_cuda *d, const nnt_op *op, int count, int accumulate)
+nnt_result nnti_cuda_own_weight(nnti_cuda *d, const nnt_op *op, int count, int accumulate)
 {
-    const int64_t positions = count * nnti_cuda_out_plane(op);
     if (nnti_cuda_is_direct(op)) {
         nnti_cuda_direct_weight f = { nnti_cuda_in(op, NNT_X), nnti_cuda_in(op, NNT_GY), nnti_cuda_out(op, NNT_GW), accumulate,
             nnti_cuda_geometry_of(op), nnti_cuda_divide_by(op->out_w), nnti_cuda_divide_by(op->out_h) };
-        NNTI_CUDA_DO(nnti_cuda_run_reduce(d, op, f, (int)nnti_cuda_weights(op), positions, op->workspace));
-    } else {
-        const nnti_cuda_tiles t = nnti_cuda_cut(op, count, op->out_c, 0);
-        float beta = accumulate ? 1.0f : 0.0f;
-        for (int n = 0; n < count; n += t.samples)
-            for (int row = 0; row < op->out_h; row += t.rows, beta = 1.0f)
-                NNTI_CUDA_DO(nnti_cuda_weight_tile(d, op, n, (int)nnti_cuda_min(t.samples, count - n), row,
-                                                   (int)nnti_cuda_min(t.rows, op->out_h - row), beta));
+        return nnti_cuda_run_reduce(d, op, f, (int)nnti_cuda_weights(op), count * nnti_cuda_out_plane(op), op->workspace);
     }
+    const nnti_cuda_tiles t = nnti_cuda_cut(op, count, op->out_c, 0);
+    float beta = accumulate ? 1.0f : 0.0f;
+    for (int n = 0; n < count; n += t.samples)
+        for (int row = 0; row < op->out_h; row += t.rows, beta = 1.0f)
+            NNTI_CUDA_DO(nnti_cuda_weight_tile(d, op, n, (int)nnti_cuda_min(t.samples, count - n), row,
+                                               (int)nnti_cuda_min(t.rows, op->out_h - row), beta));
+    return NNT_OK;
+}
+nnt_result nnti_cuda_conv_backward_weight(nnti_cuda *d, const nnt_op *op, int count, int accumulate)
+{
+    int done;
+    NNTI_CUDA_DO(nnti_cudnn_run(d, op, NNTI_CUDNN_WEIGHT, count, accumulate ? 1.0f : 0.0f, &done));
+    if (!done) NNTI_CUDA_DO(nnti_cuda_own_weight(d, op, count, accumulate));
     if (!op->at[NNT_GB]) return NNT_OK;
     nnti_cuda_filter_sum f = { nnti_cuda_in(op, NNT_GY), nnti_cuda_out(op, NNT_GB), accumulate, op->out_c, nnti_cuda_out_plane(op),
         nnti_cuda_divide_by(nnti_cuda_out_plane(op)) };
-    return nnti_cuda_run_reduce(d, op, f, op->out_c, positions, op->workspace);
+    return nnti_cuda_run_reduce(d, op, f, op->out_c, count * nnti_cuda_out_plane(op), op->workspace);
 }
 nnt_result nnti_cuda_conv_weight(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
 {
@@ -2397,6 +2606,7 @@ nnt_op nnti_cuda_fused_conv(const nnt_op *op, size_t map, int role, int64_t n)
     conv.out_w = op->mid_w;
     conv.at[role] = op->workspace;
     conv.workspace = op->workspace ? (char *)op->workspace + map : NULL;
+    conv.workspace_bytes = op->workspace_bytes > map ? op->workspace_bytes - map : 0;
     if (op->at[NNT_X]) conv.at[NNT_X] = nnti_cuda_out(op, NNT_X) + n * nnti_cuda_in_size(op);
     if (op->at[NNT_GX]) conv.at[NNT_GX] = nnti_cuda_out(op, NNT_GX) + n * nnti_cuda_in_size(op);
     if (op->at[NNT_MASK]) conv.at[NNT_MASK] = nnti_cuda_out(op, NNT_MASK) + n * nnti_cuda_in_size(op);
@@ -2739,6 +2949,7 @@ void nnti_cuda_close(void *device)
     if (d->staged) (void)cudaEventDestroy(d->staged);
     if (d->taken) (void)cudaEventDestroy(d->taken);
     for (i = 0; i < 2; i++) if (d->timed[i]) (void)cudaEventDestroy(d->timed[i]);
+    nnti_cudnn_close(d);
     if (d->lt) (void)cublasLtDestroy(d->lt);
     if (d->blas) (void)cublasDestroy(d->blas);
     if (d->now) (void)cudaFree(d->now);
@@ -2791,6 +3002,7 @@ nnt_result nnti_cuda_begin(nnti_cuda *d)
     NNTI_CUDA_TRY_BLAS(d, NULL, "giving cuBLAS its stream", cublasSetStream(d->blas, d->stream));
     NNTI_CUDA_TRY_BLAS(d, NULL, "giving cuBLAS its workspace", cublasSetWorkspace(d->blas, d->workspace, d->workspace_bytes));
     NNTI_CUDA_TRY_BLAS(d, NULL, "starting cuBLASLt", cublasLtCreate(&d->lt));
+    NNTI_CUDA_DO(nnti_cudnn_open(d));
     /* the first kernel: fails when the program was built for other cards */
     NNT_LAUNCH(nnti_cuda_set_now, 1, 1, 0, d->stream, d->now, zero);
     NNTI_CUDA_TRY(d, NULL, "the first kernel (was the program built for this card? nvcc -arch=native)", cudaGetLastError());

@@ -1423,6 +1423,243 @@ cublasStatus_t cublasLtMatmul(
 }
 
 /* ============================================================================
+   cuDNN: each direction by the same loops
+   ============================================================================ */
+
+struct coc_dnn { cudaStream_t stream; int device; };
+struct coc_tensor {
+    int n, c, h, w;
+    size_t count() const { return (size_t)n * (size_t)c * (size_t)h * (size_t)w; }
+};
+struct coc_filter {
+    int k, c, h, w;
+    size_t count() const { return (size_t)k * (size_t)c * (size_t)h * (size_t)w; }
+};
+struct coc_convolution { int pad_h, pad_w, stride_h, stride_w, dilation_h, dilation_w, groups; cudnnMathType_t math; };
+
+enum { FORWARD, DATA, FILTER };
+struct Convolution {
+    int direction;
+    coc_tensor x, y;
+    coc_filter w;
+    coc_convolution how;
+    const void *a, *b;                  /* factors: x w, w dy or x dy */
+    void *out;
+    float alpha, beta;
+    char *workspace;
+    size_t workspace_bytes;
+};
+static bool has_algorithms;
+static long cudnn_calls, convolutions;
+void coc_cudnn(int on) { has_algorithms = on != 0; }
+long coc_cudnn_calls() { return cudnn_calls; }
+long coc_convolutions() { return convolutions; }
+
+/* f(index in x, in w, in y) for every product; padding has none */
+template <class F> static void each_product(const Convolution &v, F f)
+{
+    const int in = v.w.c, out = v.w.k / v.how.groups;
+    size_t at_y = 0;
+    for (int n = 0; n < v.y.n; n++)
+        for (int k = 0; k < v.w.k; k++)
+            for (int oh = 0; oh < v.y.h; oh++)
+                for (int ow = 0; ow < v.y.w; ow++, at_y++)
+                    for (int c = 0; c < in; c++)
+                        for (int r = 0; r < v.w.h; r++)
+                            for (int s = 0; s < v.w.w; s++) {
+                                const int ih = oh * v.how.stride_h - v.how.pad_h + r * v.how.dilation_h;
+                                const int iw = ow * v.how.stride_w - v.how.pad_w + s * v.how.dilation_w;
+                                if (ih < 0 || ih >= v.x.h || iw < 0 || iw >= v.x.w) continue;
+                                const size_t channel = (size_t)(n * v.x.c + k / out * in + c);
+                                f((channel * (size_t)v.x.h + (size_t)ih) * (size_t)v.x.w + (size_t)iw,
+                                  (((size_t)k * (size_t)in + (size_t)c) * (size_t)v.w.h + (size_t)r) * (size_t)v.w.w + (size_t)s, at_y);
+                            }
+}
+static Matrix flat(const void *p, size_t count) { return Matrix{ (char *)p, CUDA_R_32F, (int64_t)count, 1, (int64_t)count, 0 }; }
+static void run_convolution(const Convolution &v)
+{
+    Inside open;
+    const size_t nx = v.x.count(), nw = v.w.count(), ny = v.y.count();
+    const Matrix a = flat(v.a, v.direction == DATA ? nw : nx), b = flat(v.b, v.direction == FORWARD ? nw : ny);
+    const Matrix out = flat(v.out, v.direction == FORWARD ? ny : v.direction == DATA ? nx : nw);
+    const int bits = v.how.math == CUDNN_FMA_MATH ? FLOAT_BITS : TF32_BITS;
+    if (v.workspace_bytes) memset(v.workspace, 0xff, v.workspace_bytes);        /* what lay there is gone */
+    a.check("a factor of a convolution", true);
+    b.check("a factor of a convolution", true);
+    if (v.beta != 0) out.check("what a convolution is added to", true);
+    const std::vector<float> fa = gather(a, false, false, bits), fb = gather(b, false, false, bits);
+    std::vector<float> sum((size_t)out.rows);
+    if (v.direction == FORWARD)   each_product(v, [&](size_t x, size_t w, size_t y) { sum[y] += fa[x] * fb[w]; });
+    else if (v.direction == DATA) each_product(v, [&](size_t x, size_t w, size_t y) { sum[x] += fa[w] * fb[y]; });
+    else                          each_product(v, [&](size_t x, size_t w, size_t y) { sum[w] += fa[x] * fb[y]; });
+    for (int64_t i = 0; i < out.rows; i++) out.set(i, 0, v.alpha * sum[(size_t)i] + (v.beta != 0 ? v.beta * out.get(i, 0) : 0));
+    out.check("a convolution", false);
+}
+
+static cudnnStatus_t enter_cudnn()
+{
+    cudnn_calls++;
+    return enter() ? CUDNN_STATUS_EXECUTION_FAILED : CUDNN_STATUS_SUCCESS;
+}
+#define ENTER_CUDNN do { const cudnnStatus_t s_ = enter_cudnn(); if (s_) return s_; } while (0)
+
+template <class T> static cudnnStatus_t create_cudnn(T **out)
+{
+    ENTER_CUDNN;
+    *out = new T();
+    live++;
+    return CUDNN_STATUS_SUCCESS;
+}
+template <class T> static cudnnStatus_t destroy_cudnn(T *p)
+{
+    const cudnnStatus_t failed = enter_cudnn();
+    delete p;
+    live--;
+    return failed;
+}
+const char *cudnnGetErrorString(cudnnStatus_t s) { return s ? "a cuDNN error" : "success"; }
+cudnnStatus_t cudnnCreate(cudnnHandle_t *h)
+{
+    const cudnnStatus_t s = create_cudnn(h);
+    if (!s) (*h)->device = device;
+    return s;
+}
+cudnnStatus_t cudnnDestroy(cudnnHandle_t h)
+{
+    drain_all();
+    return destroy_cudnn(h);
+}
+cudnnStatus_t cudnnSetStream(cudnnHandle_t h, cudaStream_t s)
+{
+    ENTER_CUDNN;
+    h->stream = s;
+    return CUDNN_STATUS_SUCCESS;
+}
+cudnnStatus_t cudnnCreateTensorDescriptor(cudnnTensorDescriptor_t *t) { return create_cudnn(t); }
+cudnnStatus_t cudnnDestroyTensorDescriptor(cudnnTensorDescriptor_t t) { return destroy_cudnn(t); }
+cudnnStatus_t cudnnSetTensor4dDescriptor(cudnnTensorDescriptor_t t, cudnnTensorFormat_t, cudnnDataType_t, int n, int c, int h, int w)
+{
+    ENTER_CUDNN;
+    if (n < 1 || c < 1 || h < 1 || w < 1) return CUDNN_STATUS_BAD_PARAM;
+    *t = coc_tensor{ n, c, h, w };
+    return t->count() < (size_t)1 << 31 ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_SUPPORTED;
+}
+cudnnStatus_t cudnnCreateFilterDescriptor(cudnnFilterDescriptor_t *f) { return create_cudnn(f); }
+cudnnStatus_t cudnnDestroyFilterDescriptor(cudnnFilterDescriptor_t f) { return destroy_cudnn(f); }
+cudnnStatus_t cudnnSetFilter4dDescriptor(cudnnFilterDescriptor_t f, cudnnDataType_t, cudnnTensorFormat_t, int k, int c, int h, int w)
+{
+    ENTER_CUDNN;
+    *f = coc_filter{ k, c, h, w };
+    return CUDNN_STATUS_SUCCESS;
+}
+cudnnStatus_t cudnnCreateConvolutionDescriptor(cudnnConvolutionDescriptor_t *c) { return create_cudnn(c); }
+cudnnStatus_t cudnnDestroyConvolutionDescriptor(cudnnConvolutionDescriptor_t c) { return destroy_cudnn(c); }
+cudnnStatus_t cudnnSetConvolution2dDescriptor(cudnnConvolutionDescriptor_t c, int pad_h, int pad_w, int stride_h, int stride_w,
+                                              int dilation_h, int dilation_w, cudnnConvolutionMode_t mode, cudnnDataType_t)
+{
+    ENTER_CUDNN;
+    if (mode != CUDNN_CROSS_CORRELATION) finding("cuDNN turns filters round unless told otherwise");
+    *c = coc_convolution{ pad_h, pad_w, stride_h, stride_w, dilation_h, dilation_w, 1, CUDNN_DEFAULT_MATH };
+    return CUDNN_STATUS_SUCCESS;
+}
+cudnnStatus_t cudnnSetConvolutionGroupCount(cudnnConvolutionDescriptor_t c, int groups)
+{
+    ENTER_CUDNN;
+    c->groups = groups;
+    return CUDNN_STATUS_SUCCESS;
+}
+cudnnStatus_t cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_t c, cudnnMathType_t m)
+{
+    ENTER_CUDNN;
+    c->math = m;
+    return CUDNN_STATUS_SUCCESS;
+}
+
+/* Algorithms as the heuristic tells them, the fastest first: one that does not take the shape, one that gives other bits
+   each time, one that needs memory, one that needs none. */
+enum { CANNOT, AT_RANDOM, WITH_MEMORY, PLAIN, ALGORITHMS };
+static size_t memory_of(int algorithm, const coc_tensor *y) { return algorithm == WITH_MEMORY ? 100 + 4 * y->count() : 0; }
+
+static int reach(int in, int pad, int kernel, int stride, int dilation) { return (in + 2 * pad - (kernel - 1) * dilation - 1) / stride + 1; }
+static void check_shapes(const coc_tensor *x, const coc_filter *w, const coc_convolution *c, const coc_tensor *y)
+{
+    if (x->n != y->n || y->c != w->k || x->c != w->c * c->groups || w->k % c->groups
+        || y->h != reach(x->h, c->pad_h, w->h, c->stride_h, c->dilation_h) || y->w != reach(x->w, c->pad_w, w->w, c->stride_w, c->dilation_w))
+        finding("cuDNN: these shapes are no convolution");
+}
+template <class P> static cudnnStatus_t algorithms(
+    const coc_dnn *h, const coc_tensor *x, const coc_filter *w, const coc_convolution *c, const coc_tensor *y, int wanted, int *got, P *p)
+{
+    *got = 0;
+    ENTER_CUDNN;
+    if (h->device != device) finding("cuDNN is called while device %d is current, on a handle of device %d", device, h->device);
+    check_shapes(x, w, c, y);
+    if (!has_algorithms) return CUDNN_STATUS_NOT_SUPPORTED_SHAPE;
+    for (int i = 0; i < ALGORITHMS && i < wanted; i++, ++*got) {
+        memset(&p[i], 0xff, sizeof p[i]);
+        p[i].algo = (decltype(p->algo))i;
+        p[i].status = i == CANNOT ? CUDNN_STATUS_NOT_SUPPORTED : CUDNN_STATUS_SUCCESS;
+        p[i].memory = memory_of(i, y);
+        p[i].determinism = i == AT_RANDOM ? CUDNN_NON_DETERMINISTIC : CUDNN_DETERMINISTIC;
+    }
+    return CUDNN_STATUS_SUCCESS;
+}
+cudnnStatus_t cudnnGetConvolutionForwardAlgorithm_v7(
+    cudnnHandle_t h, cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w, cudnnConvolutionDescriptor_t c, cudnnTensorDescriptor_t y,
+    int wanted, int *got, cudnnConvolutionFwdAlgoPerf_t *p)
+{
+    return algorithms(h, x, w, c, y, wanted, got, p);
+}
+cudnnStatus_t cudnnGetConvolutionBackwardDataAlgorithm_v7(
+    cudnnHandle_t h, cudnnFilterDescriptor_t w, cudnnTensorDescriptor_t y, cudnnConvolutionDescriptor_t c, cudnnTensorDescriptor_t x,
+    int wanted, int *got, cudnnConvolutionBwdDataAlgoPerf_t *p)
+{
+    return algorithms(h, x, w, c, y, wanted, got, p);
+}
+cudnnStatus_t cudnnGetConvolutionBackwardFilterAlgorithm_v7(
+    cudnnHandle_t h, cudnnTensorDescriptor_t x, cudnnTensorDescriptor_t y, cudnnConvolutionDescriptor_t c, cudnnFilterDescriptor_t w,
+    int wanted, int *got, cudnnConvolutionBwdFilterAlgoPerf_t *p)
+{
+    return algorithms(h, x, w, c, y, wanted, got, p);
+}
+static cudnnStatus_t convolve(
+    int direction, const coc_dnn *h, const void *alpha, const coc_tensor *x, const coc_filter *w, const coc_convolution *c, const coc_tensor *y,
+    const void *a, const void *b, int algorithm, void *workspace, size_t bytes, const void *beta, void *out)
+{
+    ENTER_CUDNN;
+    check_shapes(x, w, c, y);
+    if (algorithm == CANNOT) return CUDNN_STATUS_NOT_SUPPORTED;
+    if (algorithm == AT_RANDOM) finding("a convolution that gives other bits each time");
+    if (bytes < memory_of(algorithm, y) || (bytes && !within(workspace, bytes))) finding("cuDNN's workspace is too small");
+    if (on_device(alpha) || on_device(beta)) finding("alpha and beta are read on the host");
+    convolutions++;
+    const Convolution v = { direction, *x, *y, *w, *c, a, b, out, *(const float *)alpha, *(const float *)beta, (char *)workspace, bytes };
+    enqueue(h->stream, [=] { run_convolution(v); });
+    return CUDNN_STATUS_SUCCESS;
+}
+cudnnStatus_t cudnnConvolutionForward(
+    cudnnHandle_t h, const void *alpha, cudnnTensorDescriptor_t tx, const void *x, cudnnFilterDescriptor_t tw, const void *w,
+    cudnnConvolutionDescriptor_t c, cudnnConvolutionFwdAlgo_t algorithm, void *workspace, size_t bytes, const void *beta,
+    cudnnTensorDescriptor_t ty, void *y)
+{
+    return convolve(FORWARD, h, alpha, tx, tw, c, ty, x, w, algorithm, workspace, bytes, beta, y);
+}
+cudnnStatus_t cudnnConvolutionBackwardData(
+    cudnnHandle_t h, const void *alpha, cudnnFilterDescriptor_t tw, const void *w, cudnnTensorDescriptor_t ty, const void *dy,
+    cudnnConvolutionDescriptor_t c, cudnnConvolutionBwdDataAlgo_t algorithm, void *workspace, size_t bytes, const void *beta,
+    cudnnTensorDescriptor_t tx, void *dx)
+{
+    return convolve(DATA, h, alpha, tx, tw, c, ty, w, dy, algorithm, workspace, bytes, beta, dx);
+}
+cudnnStatus_t cudnnConvolutionBackwardFilter(
+    cudnnHandle_t h, const void *alpha, cudnnTensorDescriptor_t tx, const void *x, cudnnTensorDescriptor_t ty, const void *dy,
+    cudnnConvolutionDescriptor_t c, cudnnConvolutionBwdFilterAlgo_t algorithm, void *workspace, size_t bytes, const void *beta,
+    cudnnFilterDescriptor_t tw, void *dw)
+{
+    return convolve(FILTER, h, alpha, tx, tw, c, ty, x, dy, algorithm, workspace, bytes, beta, dw);
+}
+
+/* ============================================================================
    Race build: every access of a kernel comes here
    For each word: the last write and the last read since the launch (global memory) or since the block began (shared).
    Two accesses of which one writes collide when no barrier of their block, or operation of their warp, lies between.

@@ -1,7 +1,7 @@
 /* cuda_on_cpu.h - runs CUDA kernels, and the host code around them, on the CPU: for tests
 
    The .cu file is compiled as plain C++17 with the folder tests/cuda_on_cpu in front of the include path: cuda_runtime.h,
-   cublas_v2.h and so on there all come here. Link with cuda_on_cpu.cpp. No part of the CUDA Toolkit is needed.
+   cublas_v2.h, cudnn.h and so on there all come here. Link with cuda_on_cpu.cpp. No part of the CUDA Toolkit is needed.
 
    One thread of the system runs everything. Each CUDA thread is a fiber that gives way at barriers and warp operations
    only; a seed chooses the order. Three builds find different things:
@@ -40,12 +40,15 @@ void coc_seed(unsigned seed);           /* order of threads, blocks, graph nodes
 void coc_streams(int when);             /* queued work runs: COC_AT_ONCE; COC_LATE: when something waits for it */
 void coc_memory(size_t bytes);          /* of each device; 0: none at all */
 void coc_devices(int count);            /* -1: there is no driver */
-void coc_fail_call(long n, int code);   /* the n-th call of the runtime or of cuBLAS from now returns this; 0: none does */
+void coc_fail_call(long n, int code);   /* the n-th call of the runtime or a library from now returns this; 0: none does */
 void coc_fail_kernel(long n);           /* the n-th kernel from now dies while it runs: every later call fails */
 void coc_recover(void);                 /* as if the process had been started again after that */
 void coc_refuse(int on);                /* cublasLt finds no algorithm for any epilogue */
+void coc_cudnn(int on);                 /* cuDNN has algorithms for convolutions; at first it has none */
 
-long coc_calls(void);                   /* of the runtime and cuBLAS since the start */
+long coc_calls(void);                   /* of the runtime and libraries since the start */
+long coc_cudnn_calls(void);             /* those of cuDNN among them */
+long coc_convolutions(void);            /* that cuDNN did since the start */
 long coc_launches(void);
 long coc_live(void);                    /* allocations, streams, events, graphs, handles that were not given back */
 size_t coc_bytes(void), coc_peak_bytes(void);   /* device memory taken now, and at most since coc_memory was called */
@@ -469,5 +472,78 @@ cublasStatus_t cublasLtMatmul(
     cublasLtHandle_t, cublasLtMatmulDesc_t, const void *alpha, const void *a, cublasLtMatrixLayout_t, const void *b,
     cublasLtMatrixLayout_t, const void *beta, const void *c, cublasLtMatrixLayout_t, void *d, cublasLtMatrixLayout_t,
     const cublasLtMatmulAlgo_t *, void *workspace, size_t, cudaStream_t);
+
+/* ============================================================================
+   cuDNN: convolutions of floats in NCHW
+   ============================================================================ */
+
+#define CUDNN_MAJOR 9
+#define CUDNN_STATUS_CATEGORY(s) ((s) / 1000 * 1000)
+enum cudnnStatus_t {
+    CUDNN_STATUS_SUCCESS = 0, CUDNN_STATUS_NOT_INITIALIZED = 1001, CUDNN_STATUS_BAD_PARAM = 2000, CUDNN_STATUS_NOT_SUPPORTED = 3000,
+    CUDNN_STATUS_NOT_SUPPORTED_SHAPE = 3002, CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED = 4003,
+    CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED = 4004, CUDNN_STATUS_EXECUTION_FAILED = 5000
+};
+enum cudnnDataType_t { CUDNN_DATA_FLOAT = 0 };
+enum cudnnTensorFormat_t { CUDNN_TENSOR_NCHW = 0 };
+enum cudnnConvolutionMode_t { CUDNN_CONVOLUTION = 0, CUDNN_CROSS_CORRELATION = 1 };
+enum cudnnMathType_t {
+    CUDNN_DEFAULT_MATH = 0, CUDNN_TENSOR_OP_MATH = 1, CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION = 2, CUDNN_FMA_MATH = 3
+};
+enum cudnnDeterminism_t { CUDNN_NON_DETERMINISTIC = 0, CUDNN_DETERMINISTIC = 1 };
+enum cudnnConvolutionFwdAlgo_t : int {};          /* the emulated ones are in cuda_on_cpu.cpp */
+enum cudnnConvolutionBwdDataAlgo_t : int {};
+enum cudnnConvolutionBwdFilterAlgo_t : int {};
+template <class A> struct coc_performance {
+    A algo;
+    cudnnStatus_t status;
+    float time;
+    size_t memory;
+    cudnnDeterminism_t determinism;
+    cudnnMathType_t mathType;
+    int reserved[3];
+};
+typedef coc_performance<cudnnConvolutionFwdAlgo_t> cudnnConvolutionFwdAlgoPerf_t;
+typedef coc_performance<cudnnConvolutionBwdDataAlgo_t> cudnnConvolutionBwdDataAlgoPerf_t;
+typedef coc_performance<cudnnConvolutionBwdFilterAlgo_t> cudnnConvolutionBwdFilterAlgoPerf_t;
+typedef struct coc_dnn *cudnnHandle_t;
+typedef struct coc_tensor *cudnnTensorDescriptor_t;
+typedef struct coc_filter *cudnnFilterDescriptor_t;
+typedef struct coc_convolution *cudnnConvolutionDescriptor_t;
+
+const char *cudnnGetErrorString(cudnnStatus_t);
+cudnnStatus_t cudnnCreate(cudnnHandle_t *);
+cudnnStatus_t cudnnDestroy(cudnnHandle_t);
+cudnnStatus_t cudnnSetStream(cudnnHandle_t, cudaStream_t);
+cudnnStatus_t cudnnCreateTensorDescriptor(cudnnTensorDescriptor_t *);
+cudnnStatus_t cudnnDestroyTensorDescriptor(cudnnTensorDescriptor_t);
+cudnnStatus_t cudnnSetTensor4dDescriptor(cudnnTensorDescriptor_t, cudnnTensorFormat_t, cudnnDataType_t, int n, int c, int h, int w);
+cudnnStatus_t cudnnCreateFilterDescriptor(cudnnFilterDescriptor_t *);
+cudnnStatus_t cudnnDestroyFilterDescriptor(cudnnFilterDescriptor_t);
+cudnnStatus_t cudnnSetFilter4dDescriptor(cudnnFilterDescriptor_t, cudnnDataType_t, cudnnTensorFormat_t, int k, int c, int h, int w);
+cudnnStatus_t cudnnCreateConvolutionDescriptor(cudnnConvolutionDescriptor_t *);
+cudnnStatus_t cudnnDestroyConvolutionDescriptor(cudnnConvolutionDescriptor_t);
+cudnnStatus_t cudnnSetConvolution2dDescriptor(cudnnConvolutionDescriptor_t, int pad_h, int pad_w, int stride_h, int stride_w,
+                                              int dilation_h, int dilation_w, cudnnConvolutionMode_t, cudnnDataType_t);
+cudnnStatus_t cudnnSetConvolutionGroupCount(cudnnConvolutionDescriptor_t, int);
+cudnnStatus_t cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_t, cudnnMathType_t);
+cudnnStatus_t cudnnGetConvolutionForwardAlgorithm_v7(
+    cudnnHandle_t, cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w, cudnnConvolutionDescriptor_t, cudnnTensorDescriptor_t y,
+    int wanted, int *got, cudnnConvolutionFwdAlgoPerf_t *);
+cudnnStatus_t cudnnGetConvolutionBackwardDataAlgorithm_v7(
+    cudnnHandle_t, cudnnFilterDescriptor_t w, cudnnTensorDescriptor_t dy, cudnnConvolutionDescriptor_t, cudnnTensorDescriptor_t dx,
+    int wanted, int *got, cudnnConvolutionBwdDataAlgoPerf_t *);
+cudnnStatus_t cudnnGetConvolutionBackwardFilterAlgorithm_v7(
+    cudnnHandle_t, cudnnTensorDescriptor_t x, cudnnTensorDescriptor_t dy, cudnnConvolutionDescriptor_t, cudnnFilterDescriptor_t dw,
+    int wanted, int *got, cudnnConvolutionBwdFilterAlgoPerf_t *);
+cudnnStatus_t cudnnConvolutionForward(
+    cudnnHandle_t, const void *alpha, cudnnTensorDescriptor_t, const void *x, cudnnFilterDescriptor_t, const void *w,
+    cudnnConvolutionDescriptor_t, cudnnConvolutionFwdAlgo_t, void *workspace, size_t, const void *beta, cudnnTensorDescriptor_t, void *y);
+cudnnStatus_t cudnnConvolutionBackwardData(
+    cudnnHandle_t, const void *alpha, cudnnFilterDescriptor_t, const void *w, cudnnTensorDescriptor_t, const void *dy,
+    cudnnConvolutionDescriptor_t, cudnnConvolutionBwdDataAlgo_t, void *workspace, size_t, const void *beta, cudnnTensorDescriptor_t, void *dx);
+cudnnStatus_t cudnnConvolutionBackwardFilter(
+    cudnnHandle_t, const void *alpha, cudnnTensorDescriptor_t, const void *x, cudnnTensorDescriptor_t, const void *dy,
+    cudnnConvolutionDescriptor_t, cudnnConvolutionBwdFilterAlgo_t, void *workspace, size_t, const void *beta, cudnnFilterDescriptor_t, void *dw);
 #endif
 #endif

@@ -4,6 +4,7 @@
 # nets and kernels beside PyTorch with cuDNN. What is not there is left out, and said so.
 #
 #   tests/device_check.sh [build] [tests] [sanitizer] [train] [speed]       all of them without a word
+#   tests/device_check.sh cudnn         only when asked for, 4 minutes more: tests and speed of the build with NNT_CUDNN
 #
 # Limits of time: build about 40 s, tests 100, sanitizer 4 x 20, train 60, speed 90 + 110. Each line goes to $OUT/table.txt (OUT: build/device) as it comes, so that a run that is cut off has kept what it did.
 # Environment: OUT, DATA (folder with Fashion-MNIST), STB (folder with stb_image.h), PYTHON (with torch), NVCC;
@@ -43,18 +44,23 @@ limited() {
     return $status
 }
 
-compile() {     # program, source; with the backend's object
-    if [ -n "$emulate" ]; then gcc -O2 -I. -Itests -c "$2" -o "$1.o" && g++ "$1.o" "$built/backend.o" "$built/machine.o" -o "$1" -lm -pthread
-    else "$nvcc" -O3 -I. -Itests -I"$stb" -DNNT_TEST_ON_DEVICE "$2" "$built/backend.o" -o "$1" -lcublas -lcublasLt; fi
+compile() {     # program, source, and instead of the backend's object: another, libraries
+    program=$1 source=$2
+    shift 2
+    [ $# -gt 0 ] || set -- "$built/backend.o"
+    if [ -n "$emulate" ]; then gcc -O2 -I. -Itests -c "$source" -o "$program.o" && g++ "$program.o" "$1" "$built/machine.o" -o "$program" -lm -pthread
+    else "$nvcc" -O3 -I. -Itests -I"$stb" -DNNT_TEST_ON_DEVICE "$source" "$@" -o "$program" -lcublas -lcublasLt; fi
 }
-compile_backend() {
+compile_backend() {     # object, flags
+    object=$1
+    shift
     if [ -n "$emulate" ]; then
-        g++ -std=c++17 -O2 -ffp-contract=off -I. -Itests -isystem tests/cuda_on_cpu -x c++ -c nntrain_cuda.cu -o "$built/backend.o" &&
+        g++ -std=c++17 -O2 -ffp-contract=off -I. -Itests -isystem tests/cuda_on_cpu "$@" -x c++ -c nntrain_cuda.cu -o "$object" &&
             g++ -std=c++17 -O2 -c tests/cuda_on_cpu.cpp -o "$built/machine.o"
-    else "$nvcc" -O3 -std=c++17 -arch=native -lineinfo -c nntrain_cuda.cu -o "$built/backend.o"; fi
+    else "$nvcc" -O3 -std=c++17 -arch=native -lineinfo "$@" -c nntrain_cuda.cu -o "$object"; fi
 }
 programs() {
-    compile_backend || return 1
+    compile_backend "$built/backend.o" || return 1
     compile "$built/bench" tests/device_bench.c & bench=$!
     tests=
     if [ -z "$emulate" ]; then compile "$built/test" tests/test_cuda.c & tests=$!; fi
@@ -81,6 +87,20 @@ do_sanitizer() {
     for tool in memcheck racecheck synccheck initcheck; do
         limited 20 "$tool" compute-sanitizer --tool "$tool" --error-exitcode 9 "$built/test" convolutions_with_pooling batchnorms losses
     done
+}
+cudnn_programs() {
+    compile_backend "$built/backend_cudnn.o" -DNNT_CUDNN &&
+        compile "$built/bench_cudnn" tests/device_bench.c "$built/backend_cudnn.o" -lcudnn || return 1
+    [ -n "$emulate" ] || compile "$built/test_cudnn" tests/test_cuda.c "$built/backend_cudnn.o" -lcudnn
+}
+do_cudnn() {            # lines of its own: "ours" is with cuDNN here
+    cudnn_programs >"$out/cudnn_build.txt" 2>&1 || { fail "cudnn: not built: $(grep -m 1 -i error "$out/cudnn_build.txt")"; return; }
+    if [ -n "$emulate" ]; then limited 300 cudnn_speed "$built/bench_cudnn" --toy
+    else
+        limited 100 cudnn_tests "$built/test_cudnn"
+        limited 90 cudnn_speed "$built/bench_cudnn"
+    fi
+    sed 's/^ours/with cuDNN:/' "$out/cudnn_speed.txt" | tee -a "$table"
 }
 do_train() {
     if [ ! -x "$built/fashion" ] || [ ! -f "$data/train-images-idx3-ubyte.gz" ]; then say "train: no stb_image or no Fashion-MNIST here"; return; fi
@@ -125,7 +145,7 @@ else say "emulated: no figure here says anything about a card"; fi
 [ $# -gt 0 ] || set -- build tests sanitizer train speed
 for part in "$@"; do
     case $part in
-    build|tests|sanitizer|train|speed) "do_$part" ;;
+    build|tests|sanitizer|train|speed|cudnn) "do_$part" ;;
     *) echo "device_check.sh: unknown part $part"; exit 2 ;;
     esac
 done

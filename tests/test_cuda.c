@@ -841,26 +841,39 @@ static int same_state(nnt_net *a, nnt_net *b)
    size, most. After six steps it is about 1e-6 here: a wrong formula or a wrong mask gives 1e-2. */
 static const double RUN_LIMIT = 1e-4;
 
+/* The run that `gpu` asks for, against the CPU's. */
+static void run_equals_the_cpus(const run_case *c, nnt_compile_desc gpu)
+{
+    float on_cpu[STEPS], on_gpu[STEPS];
+    nnt_net *a = train(c, desc_of(c, "cpu"), STEPS, on_cpu), *b = train(c, gpu, STEPS, on_gpu);
+    int k;
+    if (a && b) {
+        size_t n;
+        float *x = state_of(a, &n), *y = state_of(b, &n);
+        const size_t params = a->plan.trained_floats + a->plan.persistent_floats;
+        CHECKF(error_of(y, x, params, 0) < RUN_LIMIT, "%s: weights differ by %g", c->name, error_of(y, x, params, 0));
+        for (k = 0; k < STEPS; k++)
+            CHECKF(fabs((double)on_cpu[k] - (double)on_gpu[k]) < RUN_LIMIT, "%s: loss of step %d: %.7g, %.7g", c->name, k, (double)on_cpu[k], (double)on_gpu[k]);
+        CHECK(!gpu.micro_batch || b->plan.memory.micro_batch == gpu.micro_batch);
+        free(x);
+        free(y);
+    }
+    nnt_free(a);
+    nnt_free(b);
+}
 static void runs_equal_the_cpus(void)
 {
-    int i, k;
+    int i;
+    for (i = 0; i < (int)RUN_CASES; i++) run_equals_the_cpus(&run_cases[i], desc_of(&run_cases[i], "cuda"));
+}
+/* Parts of any size, the last one smaller: the same samples get the same noise, and gradients and losses add up. */
+static void batches_in_parts_equal_the_cpus_whole_ones(void)
+{
+    int i;
     for (i = 0; i < (int)RUN_CASES; i++) {
-        float on_cpu[STEPS], on_gpu[STEPS];
-        nnt_net *a = train(&run_cases[i], desc_of(&run_cases[i], "cpu"), STEPS, on_cpu);
-        nnt_net *b = train(&run_cases[i], desc_of(&run_cases[i], "cuda"), STEPS, on_gpu);
-        if (a && b) {
-            size_t n;
-            float *x = state_of(a, &n), *y = state_of(b, &n);
-            const size_t params = a->plan.trained_floats + a->plan.persistent_floats;
-            CHECKF(error_of(y, x, params, 0) < RUN_LIMIT, "%s: weights differ by %g", run_cases[i].name, error_of(y, x, params, 0));
-            for (k = 0; k < STEPS; k++)
-                CHECKF(fabs((double)on_cpu[k] - (double)on_gpu[k]) < RUN_LIMIT, "%s: loss of step %d: %.7g, %.7g", run_cases[i].name, k,
-                       (double)on_cpu[k], (double)on_gpu[k]);
-            free(x);
-            free(y);
-        }
-        nnt_free(a);
-        nnt_free(b);
+        nnt_compile_desc d = desc_of(&run_cases[i], "cuda");
+        if (run_cases[i].logits == residual_net) continue;      /* batch norm's statistics are of the whole batch */
+        for (d.micro_batch = 1; d.micro_batch < MOST_BATCH; d.micro_batch += 2) run_equals_the_cpus(&run_cases[i], d);
     }
 }
 /* Under any order of threads, blocks and streams too, and as long as each op is launched by itself as in a graph. */
@@ -994,9 +1007,12 @@ static void tensors_have_the_cpus_bits(void)
 
 #ifdef NNT_TEST_ON_DEVICE
 #  define EMULATED(name) static void name(void) { SKIP("needs the emulator"); }
+EMULATED(convolutions_by_cudnn)
+EMULATED(runs_by_cudnn_equal_the_cpus)
 EMULATED(too_little_memory_is_a_sentence_and_no_leak)
 EMULATED(too_large_a_batch_is_told_which_would_fit)
 EMULATED(every_call_that_fails_is_an_error_and_no_leak)
+EMULATED(every_call_that_fails_with_cudnn_is_too)
 EMULATED(a_kernel_that_dies_is_told_and_the_cpu_goes_on)
 EMULATED(devices_that_are_not_there)
 EMULATED(products_without_an_epilogue)
@@ -1024,6 +1040,37 @@ static nnt_result live(const char *device, life *l)
     l->calls = coc_calls();
     nnt_free(net);
     return r;
+}
+/* ---- with NNT_CUDNN: the same by cuDNN's convolutions, of which the emulator has some when it is asked to */
+
+static int has_cudnn(void)
+{
+    const long before = coc_convolutions();
+    life l;
+    coc_cudnn(1);
+    CHECKF(live("cuda", &l) == NNT_OK, "%s", l.sentence);
+    coc_cudnn(0);
+    return coc_convolutions() > before;
+}
+static void convolutions_by_cudnn(void)
+{
+    if (!has_cudnn()) SKIP("nntrain_cuda.cu was compiled without NNT_CUDNN");
+    coc_cudnn(1);
+    convolutions();
+    random_convolutions();
+    convolutions_with_pooling();
+    branches();
+    optimizers();
+    factors_are_rounded_on_request_only();
+    coc_cudnn(0);
+}
+static void runs_by_cudnn_equal_the_cpus(void)
+{
+    if (!has_cudnn()) SKIP("nntrain_cuda.cu was compiled without NNT_CUDNN");
+    coc_cudnn(1);
+    runs_equal_the_cpus();
+    values_made_again_change_no_bit();
+    coc_cudnn(0);
 }
 static void too_little_memory_is_a_sentence_and_no_leak(void)
 {
@@ -1069,17 +1116,18 @@ static void too_large_a_batch_is_told_which_would_fit(void)
     nnt_free(net);
     coc_memory((size_t)1 << 33);
 }
-/* A call may also be tried in another way (a list of ops that can't be captured is launched op by op): then the results
-   are what they were. */
-static void every_call_that_fails_is_an_error_and_no_leak(void)
+/* A call may also be tried in another way (a list of ops that can't be captured is launched op by op), and a plan is made
+   without what cuDNN does not tell: then the results are what they were. */
+static void every_call_fails_in_turn(int step)
 {
-    const long start = coc_calls();
-    long before_free, n, all, survived = 0;
+    const long start = coc_calls(), start_cudnn = coc_cudnn_calls();
+    long before_free, n, all, cudnn, survived = 0;
     life good, l;
     CHECKF(live("cuda", &good) == NNT_OK, "%s", good.sentence);
     all = coc_calls() - start;
+    cudnn = coc_cudnn_calls() - start_cudnn;
     before_free = good.calls - start;
-    for (n = 1; n <= all && test_case_failed < 5; n += SLOW ? 13 : 1) {
+    for (n = 1; n <= all && test_case_failed < 5; n += step) {
         const long before = coc_live();
         nnt_result r;
         coc_fail_call(n, 999);              /* cudaErrorUnknown */
@@ -1091,9 +1139,17 @@ static void every_call_that_fails_is_an_error_and_no_leak(void)
         CHECKF(coc_live() == before, "call %ld of %ld (%s): %ld objects are left", n, all, l.sentence, coc_live() - before);
         if (!r && n <= before_free) survived++;
     }
-    printf("%ld calls, %ld of them before nnt_free; %ld were got round\n", all, before_free, survived);
-    CHECK(survived < all / 10);
+    printf("%ld calls, %ld of them before nnt_free, %ld of cuDNN; %ld were got round\n", all, before_free, cudnn, survived);
+    CHECK(survived < (all - cudnn) / 10 + cudnn);
     CHECKF(live("cuda", &l) == NNT_OK && memcmp(l.y, good.y, sizeof l.y) == 0, "%s", l.sentence);
+}
+static void every_call_that_fails_is_an_error_and_no_leak(void) { every_call_fails_in_turn(SLOW ? 13 : 1); }
+static void every_call_that_fails_with_cudnn_is_too(void)
+{
+    if (!has_cudnn()) SKIP("nntrain_cuda.cu was compiled without NNT_CUDNN");
+    coc_cudnn(1);
+    every_call_fails_in_turn(SLOW ? 41 : 7);
+    coc_cudnn(0);
 }
 static void a_kernel_that_dies_is_told_and_the_cpu_goes_on(void)
 {
@@ -1217,16 +1273,20 @@ int main(int argc, char **argv)
     TEST(optimizers);
     TEST(factors_are_rounded_on_request_only);
     TEST(random_nets);
+    TEST(convolutions_by_cudnn);
     TEST(every_kind_of_op_was_compared);
     TEST(runs_equal_the_cpus);
+    TEST(batches_in_parts_equal_the_cpus_whole_ones);
     TEST(runs_give_the_same_bits_again);
     TEST(values_made_again_change_no_bit);
     TEST(predicting_in_between_changes_nothing);
     TEST(predictions_and_evaluations_equal_the_cpus);
     TEST(tensors_have_the_cpus_bits);
+    TEST(runs_by_cudnn_equal_the_cpus);
     TEST(too_little_memory_is_a_sentence_and_no_leak);
     TEST(too_large_a_batch_is_told_which_would_fit);
     TEST(every_call_that_fails_is_an_error_and_no_leak);
+    TEST(every_call_that_fails_with_cudnn_is_too);
     TEST(a_kernel_that_dies_is_told_and_the_cpu_goes_on);
     TEST(devices_that_are_not_there);
     TEST(products_without_an_epilogue);
