@@ -17768,12 +17768,30 @@ static void nnti_resize_column_float(float *to, const float *from, int64_t strid
     }
 }
 #if defined(NNTI_X86)
-/* Weights of pixels of three bytes as vectors take them: for four results at a time, and for each four taps of theirs, a
-   vector of the low and one of the high halves of the weights of taps 0 and 1, then of taps 2 and 3 (low, low, high, high).
-   In such a vector each result has four lanes (red, green, blue, nothing), each a pair of 16-bit numbers that meets a pair
-   of taps. Low halves have 15 bits, so that both are signed 16-bit numbers, and sums are those of nnti_resize_row_c. */
+/* Vectors multiply 16-bit numbers and add two products: so a weight is cut in a low half of 15 bits and a high one, both
+   of them signed 16-bit numbers, and two taps meet the pairs of their halves. Sums are those of the plain functions: a sum
+   of halves is at most one of weights, of which 255 times 2^22 are below 2^31. */
+enum { NNTI_HALF_BITS = 15 };
+static int32_t nnti_low_half(int32_t weight) { return weight & ((1 << NNTI_HALF_BITS) - 1); }
+static int32_t nnti_high_half(int32_t weight) { return weight >> NNTI_HALF_BITS; }
+
+/* Every two weights become a pair of low halves and one of high halves. */
+static void nnti_pair_weights(nnti_filter *a, int count)
+{
+    int32_t *w = (int32_t *)a->weights;
+    size_t i;
+    for (i = 0; i < (size_t)count * (size_t)a->taps; i += 2) {      /* taps are an even number */
+        const int32_t first = w[i], second = w[i + 1];
+        w[i] = nnti_low_half(first) | nnti_low_half(second) << 16;
+        w[i + 1] = nnti_high_half(first) | nnti_high_half(second) << 16;
+    }
+}
+
+/* Weights for pixels of three bytes: for four results at a time, and for each four taps of theirs, a vector of low pairs of
+   taps 0 and 1, one of taps 2 and 3, and the same of high pairs. In such a vector each result has four lanes: red, green,
+   blue, nothing. */
 typedef struct nnti_triples { int groups; const int32_t *first, *weights; } nnti_triples;
-enum { NNTI_TRIPLE_BITS = 15, NNTI_TRIPLE_LANES = 64 };          /* lanes of four results and four taps */
+enum { NNTI_TRIPLE_LANES = 64 };            /* of four results and four taps */
 
 static int nnti_triple_groups(const nnti_filter *a, int count)
 {
@@ -17790,7 +17808,7 @@ static size_t nnti_triple_bytes(int groups, int count)
    begin earlier, with zero weights before them, so that no group reads more than NNTI_SLACK bytes beyond it. */
 static nnti_triples nnti_triples_new(void *memory, const nnti_filter *a, int groups, int from, int count)
 {
-    const int fours = (count + 3) / 4, mask = (1 << NNTI_TRIPLE_BITS) - 1;
+    const int fours = (count + 3) / 4;
     int32_t *weights = (int32_t *)memory, *first = weights + (size_t)fours * (size_t)groups * NNTI_TRIPLE_LANES;
     nnti_triples w;
     int i, t, k;
@@ -17802,8 +17820,8 @@ static nnti_triples nnti_triples_new(void *memory, const nnti_filter *a, int gro
             const int32_t full = ((const int32_t *)a->weights)[(size_t)i * (size_t)a->taps + (size_t)(t - shift)];
             int32_t *lane = weights + ((size_t)(i / 4) * (size_t)groups + (size_t)t / 4) * NNTI_TRIPLE_LANES + t % 4 / 2 * 16 + i % 4 * 4;
             for (k = 0; k < 3; k++) {
-                lane[k] |= (full & mask) << 16 * (t % 2);
-                lane[k + 32] |= (full >> NNTI_TRIPLE_BITS) << 16 * (t % 2);
+                lane[k] |= nnti_low_half(full) << 16 * (t % 2);
+                lane[k + 32] |= nnti_high_half(full) << 16 * (t % 2);
             }
         }
     }
@@ -17837,7 +17855,7 @@ NNTI_AVX2 static void nnti_resize_row3_avx2(uint8_t *to, const uint8_t *from, co
             high = _mm256_add_epi32(high, _mm256_madd_epi16(v0, _mm256_loadu_si256(k + 4)));
             high = _mm256_add_epi32(high, _mm256_madd_epi16(v1, _mm256_loadu_si256(k + 6)));
         }
-        low = _mm256_srli_epi32(_mm256_add_epi32(low, _mm256_slli_epi32(high, NNTI_TRIPLE_BITS)), NNTI_WEIGHT_BITS);
+        low = _mm256_srli_epi32(_mm256_add_epi32(low, _mm256_slli_epi32(high, NNTI_HALF_BITS)), NNTI_WEIGHT_BITS);
         low = _mm256_packus_epi32(low, low);
         low = _mm256_packus_epi16(low, low);
         pixel[0] = _mm_cvtsi128_si32(_mm256_castsi256_si128(low));
@@ -17866,27 +17884,58 @@ NNTI_AVX512 static void nnti_resize_row3_avx512(uint8_t *to, const uint8_t *from
             high = _mm512_add_epi32(high, _mm512_madd_epi16(v0, _mm512_loadu_si512(w + 32)));
             high = _mm512_add_epi32(high, _mm512_madd_epi16(v1, _mm512_loadu_si512(w + 48)));
         }
-        low = _mm512_srli_epi32(_mm512_add_epi32(low, _mm512_slli_epi32(high, NNTI_TRIPLE_BITS)), NNTI_WEIGHT_BITS);
+        low = _mm512_srli_epi32(_mm512_add_epi32(low, _mm512_slli_epi32(high, NNTI_HALF_BITS)), NNTI_WEIGHT_BITS);
         _mm_storeu_si128((__m128i *)(void *)to, _mm_shuffle_epi8(_mm512_cvtusepi32_epi8(low), rgb));
     }
 }
-NNTI_AVX2 static void nnti_resize_column_avx2(uint8_t *to, const uint8_t *from, int64_t stride, const int32_t *w, int taps, int64_t values)
+/* One row of `values` bytes out of `taps` rows, two at a time; pairs: of nnti_pair_weights. */
+NNTI_AVX2 static void nnti_resize_column_avx2(uint8_t *to, const uint8_t *from, int64_t stride, const int32_t *pairs, int taps, int64_t values)
 {
     int64_t i;
     int t;
-    for (i = 0; i + 16 <= values; i += 16) {
-        __m256i low = _mm256_set1_epi32(1 << (NNTI_WEIGHT_BITS - 1)), high = low;
-        for (t = 0; t < taps; t++) {
-            const __m128i v = _mm_loadu_si128((const __m128i *)(const void *)(from + t * stride + i));
-            const __m256i k = _mm256_set1_epi32(w[t]);
-            low = _mm256_add_epi32(low, _mm256_mullo_epi32(_mm256_cvtepu8_epi32(v), k));
-            high = _mm256_add_epi32(high, _mm256_mullo_epi32(_mm256_cvtepu8_epi32(_mm_srli_si128(v, 8)), k));
+    for (i = 0; i < values; i += 16) {
+        __m256i low0 = _mm256_set1_epi32(1 << (NNTI_WEIGHT_BITS - 1)), low1 = low0, high0 = _mm256_setzero_si256(), high1 = high0;
+        for (t = 0; t < taps; t += 2) {
+            const uint8_t *p = from + t * stride + i;
+            const __m128i a = NNTI_LOAD16(p), b = NNTI_LOAD16(t + 1 < taps ? p + stride : p);
+            const __m256i v0 = _mm256_cvtepu8_epi16(_mm_unpacklo_epi8(a, b)), v1 = _mm256_cvtepu8_epi16(_mm_unpackhi_epi8(a, b));
+            const __m256i low = _mm256_set1_epi32(pairs[t]), high = _mm256_set1_epi32(pairs[t + 1]);
+            low0 = _mm256_add_epi32(low0, _mm256_madd_epi16(v0, low));
+            low1 = _mm256_add_epi32(low1, _mm256_madd_epi16(v1, low));
+            high0 = _mm256_add_epi32(high0, _mm256_madd_epi16(v0, high));
+            high1 = _mm256_add_epi32(high1, _mm256_madd_epi16(v1, high));
         }
-        low = _mm256_packus_epi32(_mm256_srai_epi32(low, NNTI_WEIGHT_BITS), _mm256_srai_epi32(high, NNTI_WEIGHT_BITS));
-        low = _mm256_permute4x64_epi64(low, 0xD8);
-        _mm_storeu_si128((__m128i *)(void *)(to + i), _mm_packus_epi16(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1)));
+        low0 = _mm256_srli_epi32(_mm256_add_epi32(low0, _mm256_slli_epi32(high0, NNTI_HALF_BITS)), NNTI_WEIGHT_BITS);
+        low1 = _mm256_srli_epi32(_mm256_add_epi32(low1, _mm256_slli_epi32(high1, NNTI_HALF_BITS)), NNTI_WEIGHT_BITS);
+        low0 = _mm256_permute4x64_epi64(_mm256_packus_epi32(low0, low1), 0xD8);
+        _mm_storeu_si128((__m128i *)(void *)(to + i), _mm_packus_epi16(_mm256_castsi256_si128(low0), _mm256_extracti128_si256(low0, 1)));
     }
-    nnti_resize_column_c(to + i, from + i, stride, w, taps, values - i);
+}
+/* The same for 32 values, of which unpacking leaves 0 to 7 and 16 to 23 in one vector, 8 to 15 and 24 to 31 in another. */
+NNTI_AVX512 static void nnti_resize_column_avx512(uint8_t *to, const uint8_t *from, int64_t stride, const int32_t *pairs, int taps, int64_t values)
+{
+    int64_t i;
+    int t;
+    for (i = 0; i < values; i += 32) {
+        __m512i low0 = _mm512_set1_epi32(1 << (NNTI_WEIGHT_BITS - 1)), low1 = low0, high0 = _mm512_setzero_si512(), high1 = high0;
+        __m128i even, odd;
+        for (t = 0; t < taps; t += 2) {
+            const uint8_t *p = from + t * stride + i, *q = t + 1 < taps ? p + stride : p;
+            const __m256i a = _mm256_loadu_si256((const __m256i *)(const void *)p), b = _mm256_loadu_si256((const __m256i *)(const void *)q);
+            const __m512i v0 = _mm512_cvtepu8_epi16(_mm256_unpacklo_epi8(a, b)), v1 = _mm512_cvtepu8_epi16(_mm256_unpackhi_epi8(a, b));
+            const __m512i low = _mm512_set1_epi32(pairs[t]), high = _mm512_set1_epi32(pairs[t + 1]);
+            low0 = _mm512_add_epi32(low0, _mm512_madd_epi16(v0, low));
+            low1 = _mm512_add_epi32(low1, _mm512_madd_epi16(v1, low));
+            high0 = _mm512_add_epi32(high0, _mm512_madd_epi16(v0, high));
+            high1 = _mm512_add_epi32(high1, _mm512_madd_epi16(v1, high));
+        }
+        low0 = _mm512_srli_epi32(_mm512_add_epi32(low0, _mm512_slli_epi32(high0, NNTI_HALF_BITS)), NNTI_WEIGHT_BITS);
+        low1 = _mm512_srli_epi32(_mm512_add_epi32(low1, _mm512_slli_epi32(high1, NNTI_HALF_BITS)), NNTI_WEIGHT_BITS);
+        even = _mm512_cvtusepi32_epi8(low0);
+        odd = _mm512_cvtusepi32_epi8(low1);
+        _mm_storeu_si128((__m128i *)(void *)(to + i), _mm_unpacklo_epi64(even, odd));
+        _mm_storeu_si128((__m128i *)(void *)(to + i + 16), _mm_unpackhi_epi64(even, odd));
+    }
 }
 #endif
 /* `rows` rows from y on, each to one of `count` pixels. */
@@ -17917,15 +17966,24 @@ static nnt_result nnti_resize_rows(nnti_reading *r, const nnti_image *from, int 
     }
     return NNT_OK;
 }
-static void nnti_resize_column(const nnti_reading *r, int is_float, void *to, const void *from, int64_t values, const nnti_filter *a, int i)
+/* Rows of `values` numbers each: result i of `count` out of those of `lines` from first[i] - first[0] on. */
+static void nnti_resize_columns(const nnti_reading *r, int is_float, void *to, const void *lines, int64_t values, nnti_filter *a, int count)
 {
-    const int32_t *w = (const int32_t *)a->weights + (size_t)i * (size_t)a->taps;
-    if (is_float) { nnti_resize_column_float((float *)to, (const float *)from, values, (const float *)(const void *)w, a->count[i], values); return; }
+    void (*column)(uint8_t *, const uint8_t *, int64_t, const int32_t *, int, int64_t) = nnti_resize_column_c;
+    int i;
 #if defined(NNTI_X86)
-    if (nnti_has_avx2(r->isa)) { nnti_resize_column_avx2((uint8_t *)to, (const uint8_t *)from, values, w, a->count[i], values); return; }
+    if (!is_float && nnti_has_avx2(r->isa)) {
+        column = r->isa == NNTI_ISA_AVX512 ? nnti_resize_column_avx512 : nnti_resize_column_avx2;
+        nnti_pair_weights(a, count);
+    }
 #endif
     (void)r;
-    nnti_resize_column_c((uint8_t *)to, (const uint8_t *)from, values, w, a->count[i], values);
+    for (i = 0; i < count; i++) {
+        const int64_t from = (int64_t)(a->first[i] - a->first[0]) * values;
+        const void *w = (const char *)a->weights + (size_t)i * (size_t)a->taps * sizeof(int32_t);
+        if (is_float) nnti_resize_column_float((float *)to + i * values, (const float *)lines + from, values, (const float *)w, a->count[i], values);
+        else column((uint8_t *)to + i * values, (const uint8_t *)lines + from, values, (const int32_t *)w, a->count[i], values);
+    }
 }
 
 /* The part of `part` of the picture resized to `whole`; only what the part needs is computed. First along rows, then
@@ -17938,7 +17996,7 @@ static nnt_result nnti_resize(nnti_reading *r, nnti_image *m, int height, int wi
     char *memory = (char *)nnti_buffer_room(r, &r->weights, across_bytes
                                             + nnti_filter_bytes(nnti_filter_taps(from.height, height), part.height));
     nnti_filter across, down;
-    int y, first, rows;
+    int first, rows;
     char *lines, *to;
     if (!memory) return (nnt_result)r->error.code;
     across = nnti_filter_new(memory, from.width, width, part.x, part.width, from.is_float);
@@ -17949,8 +18007,7 @@ static nnt_result nnti_resize(nnti_reading *r, nnti_image *m, int height, int wi
     to = lines ? (char *)nnti_image_new(r, m, part.height, part.width, from.channels, from.is_float) : NULL;
     if (!to) return (nnt_result)r->error.code;
     if (nnti_resize_rows(r, &from, first, rows, lines, &across, part.width)) return (nnt_result)r->error.code;
-    for (y = 0; y < part.height; y++)
-        nnti_resize_column(r, from.is_float, to + (size_t)y * row, lines + (size_t)(down.first[y] - first) * row, (int64_t)(row / size), &down, y);
+    nnti_resize_columns(r, from.is_float, to, lines, (int64_t)(row / size), &down, part.height);
     return NNT_OK;
 }
 

@@ -194,38 +194,45 @@ static void floats_are_resized_as_bytes_are(void)
     nnti_reading_free(&r);
     nnti_reading_free(&q);
 }
-/* All widths, so that rows end anywhere in a vector; memory ends where readers may read, for the sanitizer. */
+/* Rows end anywhere in a vector; memory ends where readers may read, for the sanitizer. */
+static void check_resize_on_every_isa(int height, int width, int to_height, int to_width, int value)
+{
+    const size_t bytes = (size_t)height * (size_t)width * 3, to_bytes = (size_t)to_height * (size_t)to_width * 3;
+    const nnt_transform t = nnt_resize(to_height, to_width);
+    uint8_t *pixels = (uint8_t *)malloc(bytes + NNTI_SLACK);
+    nnt_allocator a = nnti_allocator(NULL);
+    nnti_reading plain;
+    nnti_image want;
+    int isa;
+    CHECK(pixels != NULL);
+    if (!pixels) return;
+    fill_random(pixels, bytes + NNTI_SLACK, (uint32_t)(width * 40 + to_width));
+    if (value >= 0) memset(pixels, value, bytes);
+    want = image_of(pixels, height, width, 3, 0);
+    nnti_reading_init(&plain, &a);
+    plain.isa = NNTI_ISA_C;
+    CHECK(nnti_apply(&t, 1, &plain, 0, 0, &want) == NNT_OK);
+    for (isa = NNTI_ISA_C + 1; isa <= nnti_isa_best(); isa++) {
+        nnti_image got = image_of(pixels, height, width, 3, 0);
+        nnti_reading r;
+        nnti_reading_init(&r, &a);
+        r.isa = isa;
+        CHECK(nnti_apply(&t, 1, &r, 0, 0, &got) == NNT_OK);
+        CHECKF(got.width == to_width && memcmp(got.pixels, want.pixels, to_bytes) == 0, "%d x %d to %d x %d, isa %d", height, width,
+               to_height, to_width, isa);
+        nnti_reading_free(&r);
+    }
+    nnti_reading_free(&plain);
+    free(pixels);
+}
 static void every_instruction_set_resizes_to_the_same_bytes(void)
 {
-    enum { HEIGHT = 3 };
-    nnt_allocator a = nnti_allocator(NULL);
-    int width, to, isa;
-    for (width = 1; width < 60; width++) for (to = 1; to < 40; to += 1 + to % 3) {
-        const size_t bytes = (size_t)width * HEIGHT * 3;
-        const nnt_transform t = nnt_resize(2, to);
-        uint8_t *pixels = (uint8_t *)malloc(bytes + NNTI_SLACK);
-        nnti_reading plain;
-        nnti_image want;
-        CHECK(pixels != NULL);
-        if (!pixels) return;
-        fill_random(pixels, bytes + NNTI_SLACK, (uint32_t)(width * 40 + to));
-        if (width % 7 == 0) memset(pixels, 255, bytes);                 /* the largest sums */
-        want = image_of(pixels, HEIGHT, width, 3, 0);
-        nnti_reading_init(&plain, &a);
-        plain.isa = NNTI_ISA_C;
-        CHECK(nnti_apply(&t, 1, &plain, 0, 0, &want) == NNT_OK);
-        for (isa = NNTI_ISA_C + 1; isa <= nnti_isa_best(); isa++) {
-            nnti_image got = image_of(pixels, HEIGHT, width, 3, 0);
-            nnti_reading r;
-            nnti_reading_init(&r, &a);
-            r.isa = isa;
-            CHECK(nnti_apply(&t, 1, &r, 0, 0, &got) == NNT_OK);
-            CHECKF(got.width == to && memcmp(got.pixels, want.pixels, (size_t)to * 6) == 0, "%d to %d, isa %d", width, to, isa);
-            nnti_reading_free(&r);
-        }
-        nnti_reading_free(&plain);
-        free(pixels);
-    }
+    int width, to;
+    for (width = 1; width < 60; width++)
+        for (to = 1; to < 40; to += 1 + to % 3) check_resize_on_every_isa(1 + width % 13, width, 1 + to % 5, to, -1);
+    check_resize_on_every_isa(2, 3001, 1, 2, 255);          /* the largest sums, of many taps */
+    check_resize_on_every_isa(3001, 2, 2, 5, 255);
+    check_resize_on_every_isa(1, 1, 3, 77, 255);            /* and of one, the largest weight */
 }
 /* Cropping what was resized gives the same as resizing only the part. */
 static void a_crop_after_a_resize_costs_no_bit(void)
