@@ -18141,27 +18141,31 @@ static void nnti_add_normal(int isa, const nnti_values *v, float amount, const n
    (-ffast-math) still gets every one right. */
 static float nnti_byte_value(int v) { return (float)((double)v / 255.0); }
 
+/* to[x] = table[from[x channels]]. Four are read before the first is stored: a compiler can't know that storing changes
+   neither table nor bytes. */
+static void nnti_look_up(float *to, const uint8_t *from, int channels, const float table[256], int count)
+{
+    int x;
+    for (x = 0; x + 4 <= count; x += 4, from += 4 * channels) {
+        const float a = table[from[0]], b = table[from[channels]], c = table[from[2 * channels]], d = table[from[3 * channels]];
+        to[x] = a;
+        to[x + 1] = b;
+        to[x + 2] = c;
+        to[x + 3] = d;
+    }
+    for (; x < count; x++, from += channels) to[x] = table[*from];
+}
 /* x[c][y][x], bytes by table[c]. */
 static void nnti_to_planes(float *to, const nnti_image *m, float table[][256])
 {
     const int64_t plane = (int64_t)m->height * m->width;
     int y, x, c;
-    for (y = 0; y < m->height; y++) {
-        float *row = to + (int64_t)y * m->width;
+    for (y = 0; y < m->height; y++) for (c = 0; c < m->channels; c++) {
+        float *row = to + c * plane + (int64_t)y * m->width;
         const uint8_t *b = (const uint8_t *)nnti_pixel(m, y, 0);
-        const float *f = (const float *)(const void *)b;
-        if (m->is_float) {
-            for (c = 0; c < m->channels; c++) for (x = 0; x < m->width; x++) row[c * plane + x] = f[(int64_t)x * m->channels + c];
-        } else if (m->channels == 3) {
-            for (x = 0; x < m->width; x++, b += 3) {
-                row[x] = table[0][b[0]];
-                row[plane + x] = table[1][b[1]];
-                row[2 * plane + x] = table[2][b[2]];
-            }
-        } else {
-            for (c = 0; c < m->channels; c++) for (x = 0; x < m->width; x++)
-                row[c * plane + x] = table[nnti_min(c, NNT_TRANSFORM_CHANNELS - 1)][b[(int64_t)x * m->channels + c]];
-        }
+        const float *f = (const float *)(const void *)b + c;
+        if (!m->is_float) nnti_look_up(row, b + c, m->channels, table[nnti_min(c, NNT_TRANSFORM_CHANNELS - 1)], m->width);
+        else for (x = 0; x < m->width; x++) row[x] = f[(int64_t)x * m->channels];
     }
 }
 static nnt_result nnti_to_floats(nnti_reading *r, nnti_image *m)
