@@ -620,8 +620,8 @@ typedef nnt_result (*nnt_decode_fn)(void *user, nnt_picture *p, char *why, size_
    byte, palettes expanded, of animations the first frame is taken, grey is (19595 r + 38470 g + 7471 b) / 65536 rounded.
    Before anything is decoded, what the file's header claims has to fit the file's length and max_pixels, a JPEG has to
    have a scan and an end marker, a PNG all of its chunks with their checksums: a file cut short is an error, never a
-   picture with a grey part. JPEG, PNG, BMP, GIF, PGM and PPM are decoded by stb_image (2.26 or later), which has to be
-   included before the implementation, or all files by decode_fn. */
+   picture with a grey part. JPEG, PNG, BMP and GIF are decoded by stb_image (2.26 or later), which has to be included
+   before the implementation, PGM and PPM without it, or all files by decode_fn. */
 typedef struct nnt_folder_desc {
     int           channels;         /* 0: 3; or 1, grey */
     int           ignore_exif;      /* leave pictures as stored, lying on their side */
@@ -17180,7 +17180,8 @@ static void *nnti_image_new(nnti_reading *r, nnti_image *m, int height, int widt
 
 enum { NNTI_PICTURE_UNKNOWN, NNTI_PICTURE_JPEG, NNTI_PICTURE_PNG, NNTI_PICTURE_BMP, NNTI_PICTURE_GIF, NNTI_PICTURE_PNM };
 
-typedef struct nnti_picture_header { int kind, orientation; int64_t width, height; } nnti_picture_header;
+/* pixels, wide: of a PNM where its values begin, and whether they have two bytes. */
+typedef struct nnti_picture_header { int kind, orientation, wide; int64_t width, height; size_t pixels; } nnti_picture_header;
 
 static uint32_t nnti_le16(const uint8_t *p) { return (uint32_t)p[0] | (uint32_t)p[1] << 8; }
 static uint32_t nnti_be16(const uint8_t *p) { return (uint32_t)p[1] | (uint32_t)p[0] << 8; }
@@ -17397,6 +17398,8 @@ static nnt_result nnti_pnm_check(const uint8_t *p, size_t bytes, nnti_picture_he
         return nnti_set_error(e, NNT_ERR_UNSUPPORTED, "a PNM with values up to %I; only 255 and 65535 can be read", most);
     needed = nnti_mul64(h->width, nnti_mul64(h->height, pixel * (most > 255 ? 2 : 1)));
     if (needed < 0 || at >= bytes || (uint64_t)needed > bytes - at - 1) return nnti_cut_off(e, "the PNM");
+    h->wide = most > 255;
+    h->pixels = at + 1;
     return NNT_OK;
 }
 
@@ -17453,12 +17456,11 @@ static int nnti_stb_flips(void)
     }
     return flips;
 }
-static nnt_result nnti_stb_decode(void *user, nnt_picture *p, char *why, size_t cap)
+static nnt_result nnti_stb_decode(nnt_picture *p, char *why, size_t cap)
 {
     int width, height, channels, y, flips = nnti_stb_flips();
     stbi_uc *got = stbi_load_from_memory(p->data, (int)p->bytes, &width, &height, &channels, 3);
     uint8_t *to;
-    (void)user;
     if (!got) {
         const char *reason = stbi_failure_reason();
         nnti_format(why, cap, "stb_image says: %s", reason ? reason : "it can't be decoded");
@@ -17481,15 +17483,33 @@ static void nnti_decoder_thread(void) { stbi_set_flip_vertically_on_load_thread(
 
 #else
 
-static nnt_result nnti_stb_decode(void *user, nnt_picture *p, char *why, size_t cap)
+static nnt_result nnti_stb_decode(nnt_picture *p, char *why, size_t cap)
 {
-    (void)user; (void)p;
+    (void)p;
     nnti_format(why, cap, "decoding needs stb_image or a decode_fn; include stb_image.h before nntrain.h's implementation");
     return NNT_ERR_UNSUPPORTED;
 }
 static void nnti_decoder_thread(void) { }
 
 #endif
+
+/* Of 16-bit PNMs stb_image 2.27 takes the low byte, and reads beyond the end of grey ones: so they are decoded here. */
+static nnt_result nnti_pnm_decode(const nnti_picture_header *h, nnt_picture *p)
+{
+    const uint8_t *from = p->data + h->pixels;
+    const size_t step = h->wide ? 2 : 1;            /* the high byte comes first */
+    const int gray = p->data[1] == '5';
+    int64_t i, pixels = (int64_t)p->width * p->height;
+    uint8_t *to = nnt_picture_pixels(p, p->width, p->height);
+    if (!to) return NNT_ERR_MEMORY;
+    for (i = 0; i < pixels; i++, to += 3) {
+        to[0] = from[0];
+        to[1] = gray ? from[0] : from[step];
+        to[2] = gray ? from[0] : from[2 * step];
+        from += (gray ? 1 : 3) * step;
+    }
+    return NNT_OK;
+}
 
 /* Turns and mirrors bytes as EXIF's orientation 2 to 8 asks for. */
 static nnt_result nnti_orient(nnti_reading *r, nnti_image *m, int orientation)
@@ -17587,7 +17607,9 @@ static nnt_result nnti_decode(nnti_reading *r, const nnt_folder_desc *d, const u
     nnti_tell_wishes(r, d->ignore_exif ? 1 : h.orientation, &p);
     p.internal = &job;
     why[0] = 0;
-    code = d->decode_fn ? d->decode_fn(d->user, &p, why, sizeof why) : nnti_stb_decode(NULL, &p, why, sizeof why);
+    if (d->decode_fn) code = d->decode_fn(d->user, &p, why, sizeof why);
+    else if (h.kind == NNTI_PICTURE_PNM) code = nnti_pnm_decode(&h, &p);
+    else code = nnti_stb_decode(&p, why, sizeof why);
     why[sizeof why - 1] = 0;
     if (code && e->code && !why[0]) return code;            /* nnt_picture_pixels said it */
     if (code) return nnti_set_error(e, code, "%s", why[0] ? why : nnt_result_name(code));

@@ -955,9 +955,7 @@ static void pictures_of_every_kind_give_their_pixels(void)
 {
     enum { W = 5, H = 3, N = W * H };
     uint8_t rgb[N * 3], gray[N * 3], rows[N * 8], palette[12];
-    char head[40];
     int i, k;
-    size_t n;
     fill_random(rgb, sizeof rgb, 8);
     for (i = 0; i < N * 3; i++) gray[i] = rgb[i / 3 * 3];
     expect_pixels(make_png(file_bytes, W, H, 8, 2, rgb, W * 3, NULL, 0), rgb, H, W, "rgb");
@@ -974,10 +972,25 @@ static void pictures_of_every_kind_give_their_pixels(void)
     expect_pixels(make_png(file_bytes, W, H, 8, 3, rows, W, palette, 4), rgb, H, W, "palette");
     expect_pixels(make_gif(file_bytes, W, H, palette, rows), rgb, H, W, "gif");
     expect_pixels(make_bmp(file_bytes, W, H, rgb), rgb, H, W, "bmp");
-    n = (size_t)sprintf(head, "P6\n# a comment\n%d %d\n255\n", W, H);
-    memcpy(file_bytes, head, n);
-    memcpy(file_bytes + n, rgb, sizeof rgb);
-    expect_pixels(n + sizeof rgb, rgb, H, W, "ppm");
+}
+/* Netpbm's: values from the top left, the high byte of 16 bits first. */
+static void netpbm_files_give_their_pixels(void)
+{
+    enum { W = 5, H = 3, N = W * H };
+    uint8_t rgb[N * 3], gray[N * 3];
+    int i, color, wide;
+    fill_random(rgb, sizeof rgb, 9);
+    for (i = 0; i < N * 3; i++) gray[i] = rgb[i / 3];
+    for (color = 0; color < 2; color++) for (wide = 0; wide < 2; wide++) {
+        char head[40];
+        size_t n = (size_t)sprintf(head, "P%d\n# a comment\n%d %d\n%d\n", color ? 6 : 5, W, H, wide ? 65535 : 255);
+        memcpy(file_bytes, head, n);
+        for (i = 0; i < N * (color ? 3 : 1); i++) {
+            file_bytes[n++] = rgb[i];
+            if (wide) file_bytes[n++] = (uint8_t)~rgb[i];
+        }
+        expect_pixels(n, color ? rgb : gray, H, W, wide ? "netpbm of 16 bits" : "netpbm");
+    }
 }
 /* Against the naive meaning of each orientation: where a pixel of the upright picture comes from. */
 static void pictures_are_turned_upright(void)
@@ -1930,6 +1943,7 @@ int main(int argc, char **argv)
     TEST(datasets_survive_each_allocation_failing);
 #ifdef NNT_TEST_STB
     TEST(pictures_of_every_kind_give_their_pixels);
+    TEST(netpbm_files_give_their_pixels);
     TEST(pictures_are_turned_upright);
     TEST(tables_that_announce_too_many_codes_are_refused);
     TEST(text_kinds_of_ppm_are_refused_in_words);
