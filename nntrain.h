@@ -1088,8 +1088,10 @@ enum {
     NNT_OPF_MASK = 4,           /* finally GX = MASK > 0 ? GX : 0, that is backward of a relu whose output is MASK */
     NNT_OPF_OVER = 8,           /* with MASK: GX may be MASK itself */
     NNT_OPF_EXACT = 16,         /* CONV: sums of products as written, no fast convolution (nnt_conv_desc.exact) */
-    NNT_OPF_BYTES = 32          /* X is bytes, of which STATS makes floats as CONVERT does; of CONV.., LINEAR.., NOISE (X is
+    NNT_OPF_BYTES = 32,         /* X is bytes, of which STATS makes floats as CONVERT does; of CONV.., LINEAR.., NOISE (X is
                                    not Y then). supports is asked with kind CONV, LINEAR or NOISE; a no: CONVERT first */
+    NNT_OPF_FEW = 64            /* CONV..: with EXACT; at most 64 positions in all samples of a run, so that weights are what
+                                   there is to read */
 };
 /* Roles: which operand a pointer is. */
 enum {
@@ -5825,7 +5827,7 @@ typedef struct nnti_taps {
     int samples, rows;              /* of a chunk: more than one sample only with all rows */
     int row_blocks;                 /* chunks share columns and split g's rows */
     int bands;                      /* chunks of rows a sample */
-    int direct;                     /* nothing to pad: the band is the image itself */
+    int direct;                     /* nothing to pad, and one tap or stride 1: the band is the image itself */
     int turned;                     /* the product is taken as its transpose: positions are rows, filters columns */
     int phase_width, band_rows;     /* band: [sample][channel][band_rows][w.stride][phase_width] */
     int row_step;                   /* rows of the band from one output row to the next: no row that no tap reads */
@@ -5866,7 +5868,7 @@ static void nnti_taps_plan(const nnti_exec *e, nnti_taps *t)
     if (grid > 2 * NNTI_CONV_COLUMNS) t->rows = nnti_max(1, nnti_min(t->h.grid, NNTI_CONV_COLUMNS / t->w.grid + 1));
     t->bands = (t->h.grid + t->rows - 1) / nnti_max(1, t->rows);
     t->rows = (t->h.grid + t->bands - 1) / nnti_max(1, t->bands);
-    t->direct = t->w.stride == 1 && nnti_axis_inside(&t->h) && nnti_axis_inside(&t->w);
+    t->direct = (t->w.stride == 1 || (t->h.taps * t->w.taps == 1 && t->g.m > 1)) && nnti_axis_inside(&t->h) && nnti_axis_inside(&t->w);
     t->phase_width = t->w.grid + t->w.span / t->w.stride;
     t->row_step = t->direct ? t->h.stride : nnti_min(t->h.stride, t->h.span + 1);
     if (t->direct) {
@@ -5889,7 +5891,7 @@ static void nnti_taps_plan(const nnti_exec *e, nnti_taps *t)
     t->g.c_lines.middle_stride = (ptrdiff_t)t->h.out_stride * t->out_w;
     t->g.c_lines.outer_stride = (ptrdiff_t)t->out_channels * t->out_h * t->out_w;
     t->g.b.lines.inner = t->w.grid;
-    t->g.b.lines.stride = 1;
+    t->g.b.lines.stride = t->direct ? t->w.stride : 1;
     t->g.b.lines.middle_stride = t->pitch * t->row_step;
     t->g.b.lines.outer_stride = t->sample;
     nnti_gemm_plan(&t->g, nnti_gemm_isa_of(e));
@@ -6172,10 +6174,16 @@ static nnti_taps nnti_conv_plan(const nnti_exec *e, const nnt_op *op)
     t.a = nnti_operand_matrix((const float *)op->at[NNT_W], t.g.m, t.g.k, 1);
     return t;
 }
+/* Few positions: dot products of windows and filters. See >>linear. */
+static int    nnti_conv_by_dots(const nnt_op *op) { return (op->flags & NNT_OPF_FEW) && op->groups == 1; }
+static size_t nnti_conv_dots_workspace(const nnt_op *op, int batch);
+static void   nnti_conv_dots(const nnti_exec *e, const nnt_op *op, const nnt_run *run, const nnti_tile_end *end);
+
 static size_t nnti_cpu_conv_workspace(const nnti_exec *e, const nnt_op *op, int batch)
 {
     nnti_taps t;
     if (nnti_conv_is_odd(op)) return 0;
+    if (nnti_conv_by_dots(op)) return nnti_conv_dots_workspace(op, batch);
     if (nnti_wino_pick(op)) return nnti_wino_conv_workspace(e, op, nnti_wino_pick(op), 0, batch);
     t = nnti_conv_plan(e, op);
     return nnti_taps_workspace(e, &t);
@@ -6184,7 +6192,7 @@ static size_t nnti_cpu_conv_workspace(const nnti_exec *e, const nnt_op *op, int 
 static void nnti_conv_prepare(const nnti_exec *e, const nnt_op *op)
 {
     nnti_taps t;
-    if (nnti_conv_is_odd(op)) return;
+    if (nnti_conv_is_odd(op) || nnti_conv_by_dots(op)) return;
     if (nnti_wino_pick(op)) { nnti_wino_prepare(e, op, nnti_wino_pick(op), 0); return; }
     t = nnti_conv_plan(e, op);
     nnti_taps_prepare(e, &t, op, (ptrdiff_t)op->kernel_h * op->kernel_w);
@@ -6197,6 +6205,7 @@ static void nnti_conv_samples(const nnti_exec *e, const nnt_op *op, const nnt_ru
     memset(&end, 0, sizeof end);
     end.row_bias = (const float *)op->at[NNT_B];
     end.relu = (op->flags & NNT_OPF_RELU) != 0;
+    if (nnti_conv_by_dots(op)) { nnti_conv_dots(e, op, run, &end); return; }
     if (nnti_wino_pick(op)) { nnti_wino_conv(e, op, nnti_wino_pick(op), 0, run->count, &end); return; }
     t = nnti_conv_plan(e, op);
     t.x = (const float *)op->at[NNT_X];
@@ -6840,22 +6849,101 @@ static void nnti_dots_task(void *arg, int64_t chunk, int worker)
     (void)worker;
     for (o = (int)chunk * j->each; o < last; o += NNTI_DOTS_COLUMNS) nnti_dots_columns(j, o);
 }
+/* y[n][out] = x[n][in] w[out][in]; x, y, b and relu are set. */
+static void nnti_dots_run(const nnti_exec *e, nnti_dots_job *j, const float *w, int n, int in, int out)
+{
+    const double column = (double)NNTI_DOTS_COLUMNS * n * in;       /* work of 4 outputs */
+    j->rows = nnti_dots_of(e, &j->most);
+    j->n = n;
+    j->in = in;
+    j->out = out;
+    j->w = w;
+    j->each = NNTI_DOTS_COLUMNS * nnti_max(1, (int)(1e5 / column));
+    nnti_parallel(e->pool, nnti_ceil_div(out, j->each), nnti_dots_task, j);
+}
 static void nnti_linear_by_dots(const nnti_exec *e, const nnt_op *op, int count)
 {
     nnti_dots_job j;
-    double column;                          /* work of 4 outputs */
-    j.rows = nnti_dots_of(e, &j.most);
-    j.n = count;
-    j.in = nnti_linear_in(op);
-    j.out = nnti_linear_out(op);
+    memset(&j, 0, sizeof j);
     j.relu = (op->flags & NNT_OPF_RELU) != 0;
     j.x = (const float *)op->at[NNT_X];
-    j.w = (const float *)op->at[NNT_W];
     j.b = (const float *)op->at[NNT_B];
     j.y = (float *)op->at[NNT_Y];
-    column = (double)NNTI_DOTS_COLUMNS * count * j.in;
-    j.each = NNTI_DOTS_COLUMNS * nnti_max(1, (int)(1e5 / column));
-    nnti_parallel(e->pool, nnti_ceil_div(j.out, j.each), nnti_dots_task, &j);
+    nnti_dots_run(e, &j, (const float *)op->at[NNT_W], count, nnti_linear_in(op), nnti_linear_out(op));
+}
+
+/* ---- convolution with few positions in all: the same, of windows [position][c, kh, kw], which are copied together, and filters,
+   which lie in memory as they are needed; then y[position][f] is turned ---- */
+
+typedef struct nnti_conv_windows {
+    const nnti_gemm_isa *isa;
+    const nnt_op *op;
+    float *windows;
+} nnti_conv_windows;
+
+static int nnti_conv_window_size(const nnt_op *op) { return op->in_c * op->kernel_h * op->kernel_w; }
+static size_t nnti_conv_windows_bytes(const nnt_op *op, int samples)
+{
+    return nnti_round_up(sizeof(float) * (size_t)samples * (size_t)(op->out_h * op->out_w) * (size_t)nnti_conv_window_size(op), NNTI_ALIGN);
+}
+static size_t nnti_conv_dots_workspace(const nnt_op *op, int batch)
+{
+    const size_t sums = (size_t)batch * (size_t)(op->out_h * op->out_w) * (size_t)op->out_c;
+    return nnti_conv_windows_bytes(op, batch) + sizeof(float) * (sums + 16);        /* a turn reads whole vectors */
+}
+/* to[c][kh][kw] of one position, whose first tap is at (h, w). */
+static void nnti_conv_window_copy(const nnt_op *op, const float *x, int h, int w, float *to)
+{
+    const int plane = op->in_h * op->in_w, kernel = op->kernel_w, dilation = op->dilation_w;
+    const int j0 = nnti_min(kernel, w < 0 ? (-w + dilation - 1) / dilation : 0);
+    const int j1 = nnti_max(j0, nnti_min(kernel, (op->in_w - w + dilation - 1) / dilation));
+    int c, i, j;
+    for (c = 0; c < op->in_c; c++, x += plane)
+        for (i = 0; i < op->kernel_h; i++, to += kernel) {
+            const int row = h + i * op->dilation_h;
+            const float *from = x + (ptrdiff_t)row * op->in_w + w;
+            if (row < 0 || row >= op->in_h) {
+                for (j = 0; j < kernel; j++) to[j] = 0;
+                continue;
+            }
+            for (j = 0; j < j0; j++) to[j] = 0;
+            for (; j < j1; j++) to[j] = from[j * dilation];
+            for (; j < kernel; j++) to[j] = 0;
+        }
+}
+/* The windows of one output row. */
+static void nnti_conv_windows_task(void *arg, int64_t chunk, int worker)
+{
+    const nnti_conv_windows *t = (const nnti_conv_windows *)arg;
+    const nnt_op *op = t->op;
+    const int row = (int)(chunk % op->out_h), size = nnti_conv_window_size(op), plane = op->in_h * op->in_w;
+    const float *x = (const float *)op->at[NNT_X] + chunk / op->out_h * op->in_c * plane;
+    float *to = t->windows + chunk * op->out_w * size;
+    int column;
+    (void)worker;
+    if (op->kernel_h * op->kernel_w == 1 && op->stride_w == 1 && !op->pad_h && !op->pad_w)
+        t->isa->pack_transposed(to, size, size, x + (ptrdiff_t)row * op->stride_h * op->in_w, plane, size, op->out_w);
+    else
+        for (column = 0; column < op->out_w; column++, to += size)
+            nnti_conv_window_copy(op, x, row * op->stride_h - op->pad_h, column * op->stride_w - op->pad_w, to);
+}
+static void nnti_conv_dots(const nnti_exec *e, const nnt_op *op, const nnt_run *run, const nnti_tile_end *end)
+{
+    const int plane = op->out_h * op->out_w, in = nnti_conv_window_size(op);
+    const ptrdiff_t map = (ptrdiff_t)plane * op->out_c;
+    nnti_conv_windows t;
+    nnti_dots_job j;
+    int n;
+    t.isa = nnti_gemm_isa_of(e);
+    t.op = op;
+    t.windows = (float *)op->workspace;
+    memset(&j, 0, sizeof j);
+    j.x = t.windows;
+    j.y = (float *)(void *)((char *)op->workspace + nnti_conv_windows_bytes(op, run->count));
+    nnti_parallel_if(e, run->count * plane * (int64_t)in > 16 * 1024, (int64_t)run->count * op->out_h, nnti_conv_windows_task, &t);
+    nnti_dots_run(e, &j, (const float *)op->at[NNT_W], run->count * plane, in, op->out_c);
+    for (n = 0; n < run->count; n++)
+        t.isa->turn(j.y + n * map, op->out_c, plane, op->out_c, (float *)op->at[NNT_Y] + n * map, plane, end);
 }
 
 /* The batch that the net was compiled for decides, so that smaller ones take the same way. */
@@ -13219,6 +13307,20 @@ static void nnti_lower_program(nnti_lowering *l, nnti_plan *plan, int program, i
 }
 
 /* Workspace: a value of its own that lives during the one op; the op's at[] stays to be resolved. */
+/* Convolutions of few positions in all: to transform their weights would take longer than it saves. */
+enum { NNTI_FAST_POSITIONS = 224, NNTI_FEW_POSITIONS = 64 };
+static void nnti_mark_few(nnti_lowering *l)
+{
+    int i;
+    for (i = 0; i < l->p->count; i++) {
+        nnt_op *op = &l->p->ops[i];
+        const int64_t samples = op->block ? nnti_min(l->batch, op->block) : l->batch;
+        const int64_t positions = samples * (op->mid_h ? (int64_t)op->mid_h * op->mid_w : (int64_t)op->out_h * op->out_w);
+        if (op->kind < NNT_OP_CONV || op->kind > NNT_OP_CONV_POOL_WEIGHT) continue;
+        if (positions < NNTI_FAST_POSITIONS) op->flags |= NNT_OPF_EXACT;
+        if (positions <= NNTI_FEW_POSITIONS) op->flags |= NNT_OPF_FEW;
+    }
+}
 static void nnti_add_workspace(nnti_lowering *l, const nnti_open_device *on)
 {
     int i, count = l->p->count;
@@ -13293,6 +13395,7 @@ static nnt_result nnti_plan_program(nnt_net *net, nnti_plan *plan, int program, 
         l.learns = chars + nodes;
         l.fused = chars + 2 * nodes;
         nnti_lower_program(&l, plan, program, w->target);
+        if (!l.failed && w->on->backend->in_blocks) nnti_mark_few(&l);
         if (!l.failed) nnti_add_workspace(&l, w->on);
         if (!l.failed && l.training) {
             l.failed = (int)nnti_schedule_training(net, plan, w->desc, w->batch, l.at, w->fixed, arena, w->curve, w->cap, w->count, w->step_work);

@@ -589,6 +589,26 @@ static double evaluated_loss(int micro_batch, int loss)
     nnt_free(net);
     return found.loss;
 }
+/* Winograd's transform of the weights pays from some number of positions on; with very few, nothing is packed either. */
+static void convolutions_of_few_positions_are_marked(void)
+{
+    static const int batch[3] = { 1, 2, 8 }, flags[3] = { NNT_OPF_EXACT | NNT_OPF_FEW, NNT_OPF_EXACT, 0 };
+    int i, k, found;
+    for (i = 0; i < 3; i++) {
+        nnt_net *net = nnt_new(NULL);
+        nnt_compile_desc d;
+        memset(&d, 0, sizeof d);
+        d.batch = batch[i];
+        CHECK(nnt_compile(net, nnt_conv2d(nnt_input(net, 16, 7, 7), 16, 3, 1, 1), d) == NNT_OK);
+        for (k = found = 0; k < net->plan.predict.count; k++)
+            if (net->plan.predict.ops[k].kind == NNT_OP_CONV) {
+                found++;
+                CHECKF((net->plan.predict.ops[k].flags & (NNT_OPF_EXACT | NNT_OPF_FEW)) == flags[i], "batch %d: flags %d", batch[i], net->plan.predict.ops[k].flags);
+            }
+        CHECK(found == 1);
+        nnt_free(net);
+    }
+}
 static void evaluation_in_parts_gives_the_same_bits(void)
 {
     int loss;
@@ -1405,6 +1425,7 @@ int main(int argc, char **argv)
     TEST(every_point_of_a_curve_gives_the_same_bits_on_any_threads);
     TEST(a_batch_in_parts_gives_the_same_bits);
     TEST(evaluation_in_parts_gives_the_same_bits);
+    TEST(convolutions_of_few_positions_are_marked);
     TEST(the_planner_takes_parts_before_it_recomputes);
     TEST(parts_that_would_change_bits_are_refused);
     TEST(bytes_train_as_the_floats_that_they_stand_for);
