@@ -9,6 +9,7 @@
 #                                                              nntrain_cuda.cu, without a card
 #   ./build.sh fuzz [seconds] [fuzz_... ...]                   hostile files by libFuzzer (clang), 600 seconds each of
 #                                                              tests/fuzz_*.c; keeps what it found interesting in build/fuzz
+#   ./build.sh neon [part of a test's name ...]                the kernels' tests for aarch64, under qemu-aarch64: minutes
 #   ./build.sh bench_loader FOLDER                             pictures a second, beside torchvision; a folder of class folders
 #   ./build.sh bench [workload or group ...]                   speed, beside PyTorch and OpenBLAS; groups: step predict start gemm ops threads
 #   ./build.sh bench memory                                    what a process takes, beside its plan and PyTorch
@@ -28,6 +29,7 @@ warnings_c="$warnings -Wstrict-prototypes -Wc++-compat"
 # "busy" ones compute much and are optimised, "public" ones need no internals and share one object of the header.
 busy="conv elementwise plan pool_norm_loss schedule"
 public="cases errors golden naive"
+neon="cases conv elementwise golden naive pool_norm_loss train"    # what NEON's kernels compute
 asan="-O1 -g1 -fno-omit-frame-pointer -fsanitize=address -fno-sanitize-recover=all"
 ubsan="-O1 -g1 -fsanitize=undefined -fno-sanitize-recover=all"
 both="-O0 -g1 -fsanitize=address,undefined -fno-sanitize-recover=all"
@@ -177,6 +179,11 @@ is_one_of() {           # word, words
     shift
     case " $* " in *" $one "*) true ;; *) false ;; esac
 }
+compile_neon() {        # program, source, flags
+    program=$1 source=$2
+    shift 2
+    aarch64-linux-gnu-gcc -static -I. -Itests -DNNT_TEST_TMP="\"$(dirname "$program")\"" "$@" "$source" -o "$program" -lm -pthread
+}
 compile_header() {      # object, flags: the header once, as a program that includes stb_image has it
     object=$1
     shift
@@ -214,8 +221,10 @@ run_test() {
     shift 2
     log=$folder/$name.txt
     start=$(date +%s)
-    compile=compile_test
-    case $name in test_cuda*)
+    compile=compile_test runner=
+    case $folder/$name in
+    build/neon/*) compile=compile_neon runner=qemu-aarch64 ;;
+    */test_cuda*)
         emulates || { skip "$folder/$name" "needs gcc and g++ on Linux, x86-64"; return; }
         compile=compile_emulated ;;
     esac
@@ -223,7 +232,7 @@ run_test() {
         fail "$folder/$name (compiling)" "$log"
         return 1
     fi
-    TMPDIR=$PWD/$folder "$folder/$name" >"$log" 2>&1 </dev/null
+    TMPDIR=$PWD/$folder $runner "$folder/$name" >"$log" 2>&1 </dev/null
     status=$?
     counts=$(sed -n '$s/^\([0-9]*\) passed, \([0-9]*\) failed, \([0-9]*\) skipped$/\1 \2 \3/p' "$log")
     case "$status $counts" in
@@ -252,6 +261,15 @@ do_unit() {
         if is_one_of "${name#test_}" $busy $public; then echo "unit $name -O2 -Wall -Wextra"
         else echo "unit $name -O1 -Wall -Wextra"; fi
     done | spread run_test || exit 1
+}
+
+do_neon() {
+    for tool in aarch64-linux-gnu-gcc qemu-aarch64; do
+        has $tool || { skip "tests for NEON" "no $tool (packages gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user)"; exit 0; }
+    done
+    mkdir -p build/neon
+    [ $# -gt 0 ] || set -- $neon
+    tests_named "$@" | sed 's/.*/neon & -O2 -Wall -Wextra/' | spread run_test || exit 1
 }
 
 # fuzz NAME: tests/NAME.c on its own mutations of a valid file
@@ -673,6 +691,11 @@ unit)
     need c stb
     say_found
     do_unit "$@"
+    finish ;;
+neon)
+    need c
+    say_found
+    do_neon "$@"
     finish ;;
 bench)
     need c

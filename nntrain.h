@@ -2357,24 +2357,19 @@ static void nnti_draw_groups_c(uint32_t *to, int kind, const nnti_random_key *k,
 }
 
 #if defined(NNTI_X86) || defined(NNTI_NEON)
-/* The same for W blocks at a time; instantiated below. */
+/* The keys of Philox's rounds: two words each. */
+enum { NNTI_PHILOX_ROUNDS = 10 };
+static void nnti_philox_keys(uint32_t *keys, uint64_t key)
+{
+    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+    int r;
+    for (r = 0; r < NNTI_PHILOX_ROUNDS; r++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
+        *keys++ = k0;
+        *keys++ = k1;
+    }
+}
+/* The same for W blocks at a time; instantiated below. nnti_philox has only c[0] differ between lanes. */
 #define NNTI_DRAW_VARIANT(W, ISA, TARGET)                                                                              \
-TARGET NNTI_INLINE void nnti_philox_##ISA(nnti_u##W *c, uint64_t key)                                                  \
-{                                                                                                                      \
-    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);                                                           \
-    nnti_u##W h0, l0, h1, l1;                                                                                          \
-    int r;                                                                                                             \
-    for (r = 0; r < 10; r++) {                                                                                         \
-        nnti_mul_##ISA(c[0], 0xD2511F53u, &h0, &l0);                                                                   \
-        nnti_mul_##ISA(c[2], 0xCD9E8D57u, &h1, &l1);                                                                   \
-        c[0] = h1 ^ c[1] ^ k0;                                                                                         \
-        c[1] = l1;                                                                                                     \
-        c[2] = h0 ^ c[3] ^ k1;                                                                                         \
-        c[3] = l0;                                                                                                     \
-        k0 += 0x9E3779B9u;                                                                                             \
-        k1 += 0xBB67AE85u;                                                                                             \
-    }                                                                                                                  \
-}                                                                                                                      \
 /* p = p x + coefficient */                                                                                            \
 TARGET NNTI_INLINE nnti_f##W nnti_horner_##ISA(nnti_f##W p, nnti_f##W x, float coefficient)                            \
 {                                                                                                                      \
@@ -2421,13 +2416,15 @@ TARGET static void nnti_draw_groups_##ISA(uint32_t *to, int kind, const nnti_ran
 {                                                                                                                      \
     uint64_t block = group * (NNTI_DRAW_GROUP / 4), end = block + (uint64_t)groups * (NNTI_DRAW_GROUP / 4);            \
     nnti_u##W zero = { 0 }, c[4];                                                                                      \
+    uint32_t keys[2 * NNTI_PHILOX_ROUNDS];                                                                             \
     int i;                                                                                                             \
+    nnti_philox_keys(keys, k->seed);                                                                                   \
     for (; block < end; block += W, to += 4 * W) {                                                                     \
         c[0] = nnti_count_##ISA() + (uint32_t)block;                                                                   \
         c[1] = zero + (k->sample + (uint32_t)(block >> 32));                                                           \
         c[2] = zero + (uint32_t)k->step;                                                                               \
         c[3] = zero + (k->stream | (uint32_t)(k->step >> 32) << 16);                                                   \
-        nnti_philox_##ISA(c, k->seed);                                                                                 \
+        nnti_philox_##ISA(c, keys);                                                                                    \
         if (kind == NNTI_DRAW_NORMAL) {                                                                                \
             nnti_normal_pair_##ISA(&c[0], &c[1]);                                                                      \
             nnti_normal_pair_##ISA(&c[2], &c[3]);                                                                      \
@@ -2443,31 +2440,45 @@ TARGET static void nnti_draw_groups_##ISA(uint32_t *to, int kind, const nnti_ran
 #endif
 
 #if defined(NNTI_X86)
+/* Blocks of the lanes: in such an order that unpacking twice brings four words each of all in order. */
 NNTI_AVX2 NNTI_INLINE nnti_u8 nnti_count_avx2(void)
 {
-    nnti_u8 lanes = { 0, 1, 2, 3, 4, 5, 6, 7 };
+    nnti_u8 lanes = { 0, 2, 4, 6, 1, 3, 5, 7 };
     return lanes;
 }
-/* a m as 64 bits in two halves */
-NNTI_AVX2 NNTI_INLINE void nnti_mul_avx2(nnti_u8 a, uint32_t m, nnti_u8 *high, nnti_u8 *low)
+/* Two sets of blocks, whose words are the low halves of 64-bit lanes: there the products read them and leave the next,
+   and what stands in the high halves changes nothing. */
+NNTI_AVX2 NNTI_INLINE void nnti_philox_avx2(nnti_u8 *c, const uint32_t *keys)
 {
-    __m256i factor = _mm256_set1_epi32((int)m), even = _mm256_mul_epu32((__m256i)a, factor);
-    __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64((__m256i)a, 32), factor);
-    *low = (nnti_u8)_mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa);
-    *high = (nnti_u8)_mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
+    const __m256i m0 = _mm256_set1_epi32((int)0xD2511F53u), m1 = _mm256_set1_epi32((int)0xCD9E8D57u);
+    __m256i a0 = (__m256i)c[0], a1 = (__m256i)c[1], a2 = (__m256i)c[2], a3 = (__m256i)c[3];
+    __m256i b0 = _mm256_srli_epi64(a0, 32), b1 = a1, b2 = a2, b3 = a3;
+    int r;
+    for (r = 0; r < NNTI_PHILOX_ROUNDS; r++) {
+        const __m256i k0 = _mm256_set1_epi32((int)keys[2 * r]), k1 = _mm256_set1_epi32((int)keys[2 * r + 1]);
+        const __m256i p0 = _mm256_mul_epu32(a0, m0), p1 = _mm256_mul_epu32(a2, m1);
+        const __m256i q0 = _mm256_mul_epu32(b0, m0), q1 = _mm256_mul_epu32(b2, m1);
+        a0 = _mm256_xor_si256(_mm256_srli_epi64(p1, 32), _mm256_xor_si256(a1, k0));
+        a2 = _mm256_xor_si256(_mm256_srli_epi64(p0, 32), _mm256_xor_si256(a3, k1));
+        b0 = _mm256_xor_si256(_mm256_srli_epi64(q1, 32), _mm256_xor_si256(b1, k0));
+        b2 = _mm256_xor_si256(_mm256_srli_epi64(q0, 32), _mm256_xor_si256(b3, k1));
+        a1 = p1; a3 = p0; b1 = q1; b3 = q0;
+    }
+    c[0] = (nnti_u8)_mm256_blend_epi32(a0, _mm256_slli_epi64(b0, 32), 0xaa);
+    c[1] = (nnti_u8)_mm256_blend_epi32(a1, _mm256_slli_epi64(b1, 32), 0xaa);
+    c[2] = (nnti_u8)_mm256_blend_epi32(a2, _mm256_slli_epi64(b2, 32), 0xaa);
+    c[3] = (nnti_u8)_mm256_blend_epi32(a3, _mm256_slli_epi64(b3, 32), 0xaa);
 }
-/* to[4 lane + i] = c[i][lane] */
+/* to[4 block of the lane + i] = c[i][lane] */
 NNTI_AVX2 NNTI_INLINE void nnti_interleave_avx2(uint32_t *to, const nnti_u8 *c)
 {
-    __m256i a0 = _mm256_unpacklo_epi32((__m256i)c[0], (__m256i)c[1]), a1 = _mm256_unpackhi_epi32((__m256i)c[0], (__m256i)c[1]);
-    __m256i b0 = _mm256_unpacklo_epi32((__m256i)c[2], (__m256i)c[3]), b1 = _mm256_unpackhi_epi32((__m256i)c[2], (__m256i)c[3]);
-    __m256i r0 = _mm256_unpacklo_epi64(a0, b0), r1 = _mm256_unpackhi_epi64(a0, b0);     /* blocks 0 4, 1 5 */
-    __m256i r2 = _mm256_unpacklo_epi64(a1, b1), r3 = _mm256_unpackhi_epi64(a1, b1);     /* blocks 2 6, 3 7 */
+    const __m256i a0 = _mm256_unpacklo_epi32((__m256i)c[0], (__m256i)c[1]), a1 = _mm256_unpackhi_epi32((__m256i)c[0], (__m256i)c[1]);
+    const __m256i b0 = _mm256_unpacklo_epi32((__m256i)c[2], (__m256i)c[3]), b1 = _mm256_unpackhi_epi32((__m256i)c[2], (__m256i)c[3]);
     __m256i *p = (__m256i *)(void *)to;
-    _mm256_storeu_si256(p, _mm256_permute2x128_si256(r0, r1, 0x20));
-    _mm256_storeu_si256(p + 1, _mm256_permute2x128_si256(r2, r3, 0x20));
-    _mm256_storeu_si256(p + 2, _mm256_permute2x128_si256(r0, r1, 0x31));
-    _mm256_storeu_si256(p + 3, _mm256_permute2x128_si256(r2, r3, 0x31));
+    _mm256_storeu_si256(p, _mm256_unpacklo_epi64(a0, b0));
+    _mm256_storeu_si256(p + 1, _mm256_unpackhi_epi64(a0, b0));
+    _mm256_storeu_si256(p + 2, _mm256_unpacklo_epi64(a1, b1));
+    _mm256_storeu_si256(p + 3, _mm256_unpackhi_epi64(a1, b1));
 }
 NNTI_DRAW_VARIANT(8, avx2, NNTI_AVX2)
 
@@ -2488,28 +2499,45 @@ NNTI_AVX512 NNTI_INLINE nnti_f16 nnti_sqrt_avx512(nnti_f16 a) { return (nnti_f16
 NNTI_AVX512 NNTI_INLINE nnti_f16 nnti_from_int_avx512(nnti_u16 a) { return (nnti_f16)_mm512_cvtepi32_ps((__m512i)a); }
 NNTI_AVX512 NNTI_INLINE nnti_u16 nnti_count_avx512(void)
 {
-    nnti_u16 lanes = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
+    nnti_u16 lanes = { 0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15 };
     return lanes;
 }
-NNTI_AVX512 NNTI_INLINE void nnti_mul_avx512(nnti_u16 a, uint32_t m, nnti_u16 *high, nnti_u16 *low)
+/* As with AVX2. The high halves come by shuffles: shifts would wait for the products' port. */
+NNTI_AVX512 NNTI_INLINE void nnti_philox_avx512(nnti_u16 *c, const uint32_t *keys)
 {
-    __m512i factor = _mm512_set1_epi32((int)m), even = _mm512_mul_epu32((__m512i)a, factor);
-    __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64((__m512i)a, 32), factor);
-    *low = (nnti_u16)_mm512_mask_blend_epi32(0xaaaa, even, _mm512_slli_epi64(odd, 32));
-    *high = (nnti_u16)_mm512_mask_blend_epi32(0xaaaa, _mm512_srli_epi64(even, 32), odd);
+#define NNTI_HIGH(p) _mm512_shuffle_epi32(p, (_MM_PERM_ENUM)0xf5)
+#define NNTI_XOR3(a, b, c) _mm512_ternarylogic_epi32(a, b, c, 0x96)
+#define NNTI_JOIN(a, b) (nnti_u16)_mm512_mask_shuffle_epi32(a, 0xaaaa, b, (_MM_PERM_ENUM)0xa0)
+    const __m512i m0 = _mm512_set1_epi32((int)0xD2511F53u), m1 = _mm512_set1_epi32((int)0xCD9E8D57u);
+    __m512i a0 = (__m512i)c[0], a1 = (__m512i)c[1], a2 = (__m512i)c[2], a3 = (__m512i)c[3];
+    __m512i b0 = NNTI_HIGH(a0), b1 = a1, b2 = a2, b3 = a3;
+    int r;
+    for (r = 0; r < NNTI_PHILOX_ROUNDS; r++) {
+        const __m512i k0 = _mm512_set1_epi32((int)keys[2 * r]), k1 = _mm512_set1_epi32((int)keys[2 * r + 1]);
+        const __m512i p0 = _mm512_mul_epu32(a0, m0), p1 = _mm512_mul_epu32(a2, m1);
+        const __m512i q0 = _mm512_mul_epu32(b0, m0), q1 = _mm512_mul_epu32(b2, m1);
+        a0 = NNTI_XOR3(NNTI_HIGH(p1), a1, k0);
+        a2 = NNTI_XOR3(NNTI_HIGH(p0), a3, k1);
+        b0 = NNTI_XOR3(NNTI_HIGH(q1), b1, k0);
+        b2 = NNTI_XOR3(NNTI_HIGH(q0), b3, k1);
+        a1 = p1; a3 = p0; b1 = q1; b3 = q0;
+    }
+    c[0] = NNTI_JOIN(a0, b0);
+    c[1] = NNTI_JOIN(a1, b1);
+    c[2] = NNTI_JOIN(a2, b2);
+    c[3] = NNTI_JOIN(a3, b3);
+#undef NNTI_HIGH
+#undef NNTI_XOR3
+#undef NNTI_JOIN
 }
 NNTI_AVX512 NNTI_INLINE void nnti_interleave_avx512(uint32_t *to, const nnti_u16 *c)
 {
-    __m512i a0 = _mm512_unpacklo_epi32((__m512i)c[0], (__m512i)c[1]), a1 = _mm512_unpackhi_epi32((__m512i)c[0], (__m512i)c[1]);
-    __m512i b0 = _mm512_unpacklo_epi32((__m512i)c[2], (__m512i)c[3]), b1 = _mm512_unpackhi_epi32((__m512i)c[2], (__m512i)c[3]);
-    __m512i r0 = _mm512_unpacklo_epi64(a0, b0), r1 = _mm512_unpackhi_epi64(a0, b0);     /* blocks 0 4 8 12, 1 5 9 13 */
-    __m512i r2 = _mm512_unpacklo_epi64(a1, b1), r3 = _mm512_unpackhi_epi64(a1, b1);     /* blocks 2 6 10 14, 3 7 11 15 */
-    __m512i s0 = _mm512_shuffle_i32x4(r0, r1, 0x44), s1 = _mm512_shuffle_i32x4(r2, r3, 0x44);   /* 0 4 1 5, 2 6 3 7 */
-    __m512i s2 = _mm512_shuffle_i32x4(r0, r1, 0xee), s3 = _mm512_shuffle_i32x4(r2, r3, 0xee);
-    _mm512_storeu_si512(to, _mm512_shuffle_i32x4(s0, s1, 0x88));
-    _mm512_storeu_si512(to + 16, _mm512_shuffle_i32x4(s0, s1, 0xdd));
-    _mm512_storeu_si512(to + 32, _mm512_shuffle_i32x4(s2, s3, 0x88));
-    _mm512_storeu_si512(to + 48, _mm512_shuffle_i32x4(s2, s3, 0xdd));
+    const __m512i a0 = _mm512_unpacklo_epi32((__m512i)c[0], (__m512i)c[1]), a1 = _mm512_unpackhi_epi32((__m512i)c[0], (__m512i)c[1]);
+    const __m512i b0 = _mm512_unpacklo_epi32((__m512i)c[2], (__m512i)c[3]), b1 = _mm512_unpackhi_epi32((__m512i)c[2], (__m512i)c[3]);
+    _mm512_storeu_si512(to, _mm512_unpacklo_epi64(a0, b0));
+    _mm512_storeu_si512(to + 16, _mm512_unpackhi_epi64(a0, b0));
+    _mm512_storeu_si512(to + 32, _mm512_unpacklo_epi64(a1, b1));
+    _mm512_storeu_si512(to + 48, _mm512_unpackhi_epi64(a1, b1));
 }
 NNTI_DRAW_VARIANT(16, avx512, NNTI_AVX512)
 #elif defined(NNTI_NEON)
@@ -2536,11 +2564,25 @@ NNTI_INLINE nnti_u4 nnti_count_neon(void)
     nnti_u4 lanes = { 0, 1, 2, 3 };
     return lanes;
 }
+/* a m as 64 bits in two halves */
 NNTI_INLINE void nnti_mul_neon(nnti_u4 a, uint32_t m, nnti_u4 *high, nnti_u4 *low)
 {
     uint64x2_t first = vmull_n_u32(vget_low_u32((uint32x4_t)a), m), last = vmull_n_u32(vget_high_u32((uint32x4_t)a), m);
     *low = (nnti_u4)vuzp1q_u32(vreinterpretq_u32_u64(first), vreinterpretq_u32_u64(last));
     *high = (nnti_u4)vuzp2q_u32(vreinterpretq_u32_u64(first), vreinterpretq_u32_u64(last));
+}
+NNTI_INLINE void nnti_philox_neon(nnti_u4 *c, const uint32_t *keys)
+{
+    nnti_u4 h0, l0, h1, l1;
+    int r;
+    for (r = 0; r < NNTI_PHILOX_ROUNDS; r++) {
+        nnti_mul_neon(c[0], 0xD2511F53u, &h0, &l0);
+        nnti_mul_neon(c[2], 0xCD9E8D57u, &h1, &l1);
+        c[0] = h1 ^ c[1] ^ keys[2 * r];
+        c[1] = l1;
+        c[2] = h0 ^ c[3] ^ keys[2 * r + 1];
+        c[3] = l0;
+    }
 }
 NNTI_INLINE void nnti_interleave_neon(uint32_t *to, const nnti_u4 *c)
 {
@@ -3029,7 +3071,7 @@ static void nnti_blend_run(int isa, const nnti_blend *b, float *y, const float *
 
 /* Ops with random numbers get their values in blocks within one sample: n values from element `first` of the key's
    sample, at offset `at` of the operands. */
-enum { NNTI_DRAW_BLOCK = 512 };
+enum { NNTI_DRAW_BLOCK = 128, NNTI_DRAW_AHEAD = 512 };
 typedef struct nnti_draw {
     int isa;
     const nnt_op *op;
@@ -3051,6 +3093,12 @@ static void nnti_draw_range(const void *arg, int64_t begin, int64_t end)
         d->block(d, &k, begin, first, n);
         begin += n;
     }
+}
+/* Asks for n values some blocks behind p, which come while random numbers are made. */
+static void nnti_draw_ahead(const float *p, int64_t n)
+{
+    int64_t i;
+    for (i = 0; i < n; i += 16) NNTI_PREFETCH(p + NNTI_DRAW_AHEAD + i);
 }
 static void nnti_draw_run(const nnti_exec *e, const nnt_op *op, const nnt_run *run,
                           void (*block)(const nnti_draw *, const nnti_random_key *, int64_t, int64_t, int64_t))
@@ -3082,14 +3130,28 @@ NNTI_AVX2 static void nnti_drop_avx2(float *y, const float *x, const uint32_t *w
     }
     nnti_drop_c(y + i, x + i, words + i, limit, scale, n - i);
 }
+NNTI_AVX512 static void nnti_drop_avx512(float *y, const float *x, const uint32_t *words, uint32_t limit, float scale, int64_t n)
+{
+    const __m512i limits = _mm512_set1_epi32((int)limit);
+    const __m512 factor = _mm512_set1_ps(scale);
+    int64_t i;
+    for (i = 0; i + 16 <= n; i += 16) {
+        const __mmask16 keep = _mm512_cmp_epu32_mask(_mm512_loadu_si512(words + i), limits, _MM_CMPINT_NLT);
+        _mm512_storeu_ps(y + i, _mm512_mul_ps(_mm512_loadu_ps(x + i), _mm512_maskz_mov_ps(keep, factor)));
+    }
+    nnti_drop_c(y + i, x + i, words + i, limit, scale, n - i);
+}
 #endif
 static void nnti_dropout_block(const nnti_draw *d, const nnti_random_key *k, int64_t at, int64_t first, int64_t n)
 {
     uint32_t words[NNTI_DRAW_BLOCK], limit = (uint32_t)nnti_threshold(d->op->f[0]);     /* p < 1: it fits */
     float scale = (float)(1.0 / (1.0 - (double)d->op->f[0])), *y = (float *)d->op->at[NNT_Y] + at;
     const float *x = (const float *)d->op->at[NNT_X] + at;
+    nnti_draw_ahead(x, n);
+    nnti_draw_ahead(y, n);
     nnti_random_fill(d->isa, NNTI_DRAW_BITS, words, first, n, k);
 #if defined(NNTI_X86)
+    if (d->isa == NNTI_ISA_AVX512) { nnti_drop_avx512(y, x, words, limit, scale, n); return; }
     if (nnti_has_avx2(d->isa)) { nnti_drop_avx2(y, x, words, limit, scale, n); return; }
 #endif
     nnti_drop_c(y, x, words, limit, scale, n);
@@ -3117,6 +3179,8 @@ static void nnti_noise_block(const nnti_draw *d, const nnti_random_key *k, int64
     const float *x = (const float *)op->at[NNT_X] + at;
     float *y = (float *)op->at[NNT_Y] + at;
     nnti_blend b = nnti_noise_blend(op);
+    nnti_draw_ahead(x, n);
+    nnti_draw_ahead(y, n);
     if (op->variant == NNT_NOISE_SALT_PEPPER) {
         uint32_t words[NNTI_DRAW_BLOCK];
         uint64_t low = nnti_threshold(op->f[0] * 0.5f), high = nnti_threshold(op->f[0]);
@@ -7288,10 +7352,16 @@ NNTI_AVX2 static void nnti_maxpool_columns_avx2(const nnt_op *op, const float *x
 #if defined(NNTI_X86)
 /* The usual: 2x2, stride 2, no padding, at least 8 outputs a row. The last vector of a row goes over some outputs again.
    Lanes are 0 1 4 5 2 3 6 7 until the end. */
-static int nnti_maxpool_is_2x2(const nnt_op *op)
+static int nnti_pool_is_2x2(const nnt_op *op)
 {
     return op->kernel_h == 2 && op->kernel_w == 2 && op->stride_h == 2 && op->stride_w == 2 && op->pad_h == 0 && op->pad_w == 0
         && op->out_w >= 8 && 2 * op->out_w <= op->in_w && 2 * op->out_h <= op->in_h;
+}
+/* Both rows lie side by side: asks for what so many outputs further on need. */
+NNTI_INLINE void nnti_pool_ahead_2x2(const float *rows, int ox)
+{
+    NNTI_PREFETCH(rows + NNTI_AHEAD + 4 * ox);
+    NNTI_PREFETCH(rows + NNTI_AHEAD + 4 * ox + 16);
 }
 NNTI_AVX2 static void nnti_maxpool_row_2x2_avx2(const float *x, int in_w, int out_w, float *y, uint8_t *aux)
 {
@@ -7303,8 +7373,7 @@ NNTI_AVX2 static void nnti_maxpool_row_2x2_avx2(const float *x, int in_w, int ou
         ox = nnti_min(i, out_w - 8);
         top = x + 2 * ox;
         bottom = top + in_w;
-        NNTI_PREFETCH(bottom + in_w);
-        NNTI_PREFETCH(bottom + 2 * in_w);
+        nnti_pool_ahead_2x2(x, ox);
         a0 = _mm256_loadu_ps(top);
         a1 = _mm256_loadu_ps(top + 8);
         b0 = _mm256_loadu_ps(bottom);
@@ -7325,7 +7394,7 @@ static void nnti_maxpool_row(const nnti_exec *e, const nnt_op *op, const float *
 {
     int ox = 0;
 #if defined(NNTI_X86)
-    if (nnti_has_avx2(e->isa) && nnti_maxpool_is_2x2(op)) {
+    if (nnti_has_avx2(e->isa) && nnti_pool_is_2x2(op)) {
         nnti_maxpool_row_2x2_avx2(x + (int64_t)2 * oy * op->in_w, op->in_w, op->out_w, y, (uint8_t *)aux);
         return;
     }
@@ -7411,7 +7480,7 @@ static void nnti_maxpool_grad_planes(const nnti_exec *e, const nnt_op *op, const
         const int64_t at = p * nnti_out_plane(op);
         float *gx;
 #if defined(NNTI_X86)
-        if (nnti_has_avx2(e->isa) && nnti_maxpool_is_2x2(op) && !(op->flags & NNT_OPF_ACCUMULATE)) {
+        if (nnti_has_avx2(e->isa) && nnti_pool_is_2x2(op) && !(op->flags & NNT_OPF_ACCUMULATE)) {
             gx = (float *)op->at[NNT_GX] + p * nnti_in_plane(op);
             nnti_maxpool_scatter_2x2_avx2(op, (const float *)op->at[NNT_GY] + at, (const uint8_t *)nnti_maxpool_aux(op, at), gx);
             nnti_end_gx_plane(e, op, gx, p);
@@ -7535,12 +7604,42 @@ NNTI_AVX2 static void nnti_mean_columns_avx2(const nnt_op *op, const float *x, n
     else
         for (ox = c.from; ox < c.to; ox += 8) nnti_mean8_avx2(op, x, r, ox, c.to - ox, 2, y);
 }
+/* Means of 4 windows of 2x2, in double and in the order of the others; a quarter is exact. */
+NNTI_AVX2 static inline __m128 nnti_mean4_2x2(__m128 a, __m128 b, __m128 c, __m128 d)
+{
+    const __m256d top = _mm256_add_pd(_mm256_cvtps_pd(a), _mm256_cvtps_pd(b));
+    const __m256d sum = _mm256_add_pd(_mm256_add_pd(top, _mm256_cvtps_pd(c)), _mm256_cvtps_pd(d));
+    return _mm256_cvtpd_ps(_mm256_mul_pd(sum, _mm256_set1_pd(0.25)));
+}
+/* As nnti_maxpool_row_2x2_avx2. */
+NNTI_AVX2 static void nnti_mean_row_2x2_avx2(const float *x, int in_w, int out_w, float *y)
+{
+    int i;
+    for (i = 0; i < out_w; i += 8) {
+        const int ox = nnti_min(i, out_w - 8);
+        const float *top = x + 2 * ox, *bottom = top + in_w;
+        const __m256 a0 = _mm256_loadu_ps(top), a1 = _mm256_loadu_ps(top + 8);
+        const __m256 b0 = _mm256_loadu_ps(bottom), b1 = _mm256_loadu_ps(bottom + 8);
+        const __m256 a = _mm256_shuffle_ps(a0, a1, 0x88), b = _mm256_shuffle_ps(a0, a1, 0xdd);
+        const __m256 c = _mm256_shuffle_ps(b0, b1, 0x88), d = _mm256_shuffle_ps(b0, b1, 0xdd);
+        const __m128 low = nnti_mean4_2x2(_mm256_castps256_ps128(a), _mm256_castps256_ps128(b),
+                                          _mm256_castps256_ps128(c), _mm256_castps256_ps128(d));
+        const __m128 high = nnti_mean4_2x2(_mm256_extractf128_ps(a, 1), _mm256_extractf128_ps(b, 1),
+                                           _mm256_extractf128_ps(c, 1), _mm256_extractf128_ps(d, 1));
+        nnti_pool_ahead_2x2(x, ox);
+        _mm256_storeu_ps(y + ox, nnti_unstride8(_mm256_insertf128_ps(_mm256_castps128_ps256(low), high, 1), 2));
+    }
+}
 #endif
 static void nnti_mean_row(const nnti_exec *e, const nnt_op *op, const float *x, int oy, float *y)
 {
     const nnti_span r = nnti_mean_rows(op, oy);
     int ox = 0;
 #if defined(NNTI_X86)
+    if (nnti_has_avx2(e->isa) && !nnti_is_adaptive(op) && nnti_pool_is_2x2(op)) {
+        nnti_mean_row_2x2_avx2(x + (int64_t)2 * oy * op->in_w, op->in_w, op->out_w, y);
+        return;
+    }
     if (nnti_has_avx2(e->isa) && !nnti_is_adaptive(op) && op->stride_w <= 2) {
         const nnti_columns c = nnti_whole_columns(op);
         for (; ox < c.from; ox++) nnti_mean_window(op, x, r, ox, y);
