@@ -234,6 +234,7 @@ static void the_page_needs_nothing_from_elsewhere(void)
         CHECKF(length > 5000 && length < 500000, "%d bytes", (int)length);
         CHECK(well_formed(page));
         CHECK(strstr(page, "<title>a &lt; b</title>") && strstr(page, "gr\xc3\xb6\xc3\x9f&quot;er") && strstr(page, "Answered wrongly") && strstr(page, "Filters of the first layer"));
+        CHECK(strstr(page, ">planned on the device</text>") && strstr(page, "<th>validation loss</th>"));
         CHECK((strstr(page, "<h2>Profile</h2>") != NULL) == (profile == 1));
         for (at = page; (at = strstr(at, "http")) != NULL; at++) CHECKF(strncmp(at - 7, "xmlns=\"http://www.w3.org/", 24) == 0, "%.60s", at);
         for (at = page; (at = strstr(at, "src=")) != NULL; at++) CHECK(strncmp(at, "src=\"data:image/png;base64,", 27) == 0);
@@ -318,6 +319,36 @@ static void the_bar_fits_any_terminal(void)
     }
 }
 
+static void axes_have_round_numbers(void)
+{
+    static const double least[] = { 1, 1.1, 2.1, 5.1, 0.3, 0.02, 469, 1e-30, 2e29 }, step[] = { 1, 2, 5, 10, 0.5, 0.02, 500, 1e-30, 2e29 };
+    static const float values[][2] = { { 0.0f, 0.0f }, { 5.0f, 5.0f }, { -1.0f, 1.0f }, { 0.0671f, 1.59f }, { 3.0f, 3.0000002f }, { -3e37f, 9e29f }, { 1e-38f, 2e-38f } };
+    static const nnti_series loss = { "step", 0, NNTI_OF_LOSS, 1 }, speed = { "speed", 0, NNTI_OF_SPEED, 1 };
+    nnt_step_record two[2];
+    nnt_net net;
+    size_t i;
+    for (i = 0; i < sizeof least / sizeof *least; i++)
+        CHECKF(fabs(nnti_round_step(least[i]) / step[i] - 1) < 1e-12, "%g: %g", least[i], nnti_round_step(least[i]));      /* pow() rounds */
+    memset(&net, 0, sizeof net);
+    net.trace.at = two;
+    net.trace.count = 2;
+    for (i = 0; i < sizeof values / sizeof *values; i++) {
+        nnti_axes a;
+        double lines;
+        memset(two, 0, sizeof two);
+        two[0].loss = two[0].samples_per_second = values[i][0];
+        two[1].loss = two[1].samples_per_second = values[i][1];
+        two[1].step = 1876;
+        CHECK(nnti_chart_range(&net, &loss, 1, &a));
+        lines = (a.y1 - a.y0) / a.y_step;
+        CHECKF(lines > 0.99 && lines < 7.01 && a.y1 > a.y0 && a.x_step == 500 && a.x1 == 1876, "%d: %g to %g by %g", (int)i, a.y0, a.y1, a.y_step);
+        CHECK(a.y0 <= (double)values[i][1] && a.y1 >= (double)values[i][1]);
+        CHECK(nnti_chart_range(&net, &speed, 1, &a) && a.y0 <= 0);
+    }
+    two[0].loss = two[1].loss = (float)HUGE_VAL;
+    CHECK(!nnti_series_shown(&net, &loss));
+}
+
 int main(int argc, char **argv)
 {
     TEST_BEGIN(argc, argv);
@@ -328,6 +359,7 @@ int main(int argc, char **argv)
 #ifdef NNT_TEST_STB
     TEST(pictures_of_the_page_are_pngs);
 #endif
+    TEST(axes_have_round_numbers);
     TEST(the_bar_fits_any_terminal);
     return TEST_END();
 }
