@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define DATA ""
 enum { COUNT = 100, CLASSES = 10 };
 
 static nnt_net *net;
