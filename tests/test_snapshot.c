@@ -759,13 +759,20 @@ static void a_snapshot_cut_anywhere_is_refused(void)
     run_free(&r);
     remove_all();
 }
-/* Any flipped bit: refused in words, or a run that can go on. */
+/* Any flipped bit: refused in words, or a run that can go on. Of the values, which may be any numbers, only some bits where
+   a sanitizer makes everything ten times slower. */
+#if defined(__SANITIZE_ADDRESS__)
+enum { VALUE_STEP = 97 };
+#else
+enum { VALUE_STEP = 1 };
+#endif
 static void a_flipped_bit_is_refused_or_trains_on(void)
 {
-    size_t at, bit;
+    size_t header, at, bit;
     int refused = 0, taken = 0;
     image_make();
-    for (at = 0; at < image_length; at++)
+    header = 8 + (size_t)nnti_get_le64(image);
+    for (at = 0; at < image_length; at += at < header + 600 ? 1 : VALUE_STEP)
         for (bit = 0; bit < 8; bit++) {
             run r;
             nnt_result got;
