@@ -86,7 +86,7 @@ static const product products[] = {
 };
 
 /* Ops that memory bounds. streams: reads and writes of the map of x, in all its passes; pattern: which loop is alike. */
-enum { READ, IN_PLACE, COPY, TRIAD };
+enum { READ, COPY, TRIAD, QUARTER, UPDATE };
 typedef struct op_load { const char *name; int kind, variant, n, c, size, kernel; double streams; int pattern; } op_load;
 static const op_load ops[] = {
     { "bn_stats", NNT_OP_BN_STATS, 0, 32, 64, 112, 0, 1, READ },
@@ -100,9 +100,9 @@ static const op_load ops[] = {
     { "add", NNT_OP_ADD, 0, 32, 64, 112, 0, 3, TRIAD },
     { "copy", NNT_OP_COPY, 0, 32, 64, 112, 0, 2, COPY },
     { "accumulate", NNT_OP_ACCUMULATE, 0, 32, 64, 112, 0, 3, TRIAD },
-    { "maxpool_2", NNT_OP_MAXPOOL, 0, 32, 64, 112, 2, 1.3125, READ },
+    { "maxpool_2", NNT_OP_MAXPOOL, 0, 32, 64, 112, 2, 1.3125, QUARTER },
     { "maxpool_2_grad", NNT_OP_MAXPOOL_GRAD, 0, 32, 64, 112, 2, 1.3125, COPY },
-    { "avgpool_2", NNT_OP_AVGPOOL, 0, 32, 64, 112, 2, 1.25, READ },
+    { "avgpool_2", NNT_OP_AVGPOOL, 0, 32, 64, 112, 2, 1.25, QUARTER },
     { "avgpool_2_grad", NNT_OP_AVGPOOL_GRAD, 0, 32, 64, 112, 2, 1.25, COPY },
     { "global_avgpool", NNT_OP_ADAPTIVE, 0, 32, 64, 112, 112, 1, READ },
     { "global_avgpool_grad", NNT_OP_ADAPTIVE_GRAD, 0, 32, 64, 112, 112, 1, COPY },
@@ -111,7 +111,7 @@ static const op_load ops[] = {
     { "cross_entropy", NNT_OP_CROSS_ENTROPY, 0, 128, 1000, 1, 0, 2, COPY },
     { "dropout", NNT_OP_DROPOUT, 0, 32, 64, 112, 0, 2, COPY },
     { "noise", NNT_OP_NOISE, NNT_NOISE_GAUSSIAN, 32, 64, 112, 0, 2, COPY },
-    { "adam", NNT_OP_UPDATE, 0, 1, 6400, 64, 0, 7, IN_PLACE },
+    { "adam", NNT_OP_UPDATE, 0, 1, 6400, 64, 0, 7, UPDATE },
     { "gradient_norm", NNT_OP_GRAD_NORM, 0, 1, 6400, 64, 0, 1, READ }
 };
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
@@ -213,8 +213,9 @@ static double peak(nnti_pool *pool)
     return best;
 }
 
-/* y = a (+ b) in the widest vectors, or a sum that only reads: what memory gives when nothing is computed. */
-typedef struct stream { float *y; const float *a, *b; float sums[1024]; int pattern; } stream;
+/* y = a (+ b) in the widest vectors, or a sum that only reads: what memory gives when nothing is computed. QUARTER writes a
+   value of y for four of a, UPDATE adds a to three arrays: y and the two behind it. */
+typedef struct stream { float *y; const float *a, *b; int64_t count; float sums[1024]; int pattern; } stream;
 #if defined(NNTI_X86)
 #  define STREAM_ATTRIBUTE NNTI_AVX2 __attribute__((optimize("O3")))
 #else
@@ -235,22 +236,32 @@ STREAM_ATTRIBUTE static void stream_range(const void *arg, int64_t begin, int64_
         for (i = begin; i < end; i++) y[i] = a[i] + b[i];
     } else if (s->pattern == COPY) {
         for (i = begin; i < end; i++) y[i] = 2.0f * a[i];
+    } else if (s->pattern == QUARTER) {
+        for (i = begin; i + 64 <= end; i += 64)
+            for (k = 0; k < 16; k++) y[i / 4 + k] = (a[i + k] + a[i + 16 + k]) + (a[i + 32 + k] + a[i + 48 + k]);
     } else {
-        for (i = begin; i < end; i++) y[i] = 2.0f * y[i];
+        float *NNTI_RESTRICT m = s->y + s->count, *NNTI_RESTRICT v = m + s->count;
+        for (i = begin; i < end; i++) {
+            y[i] += a[i];
+            m[i] += a[i];
+            v[i] += a[i];
+        }
     }
 }
 static double stream_gbytes(const nnti_exec *e, int pattern, float *y, const float *a, const float *b, int64_t count)
 {
+    static const double streams[] = { 1.0, 2.0, 3.0, 1.25, 7.0 };      /* of each pattern */
     static stream s;
     clock_of c;
     s.y = y;
+    s.count = count;
     s.a = a;
     s.b = b;
     s.pattern = pattern;
     nnti_for_ranges(e, count, stream_range, &s);
     clock_begin(&c, 5);
     do nnti_for_ranges(e, count, stream_range, &s); while (clock_more(&c) && c.count < 60);
-    return (pattern == READ ? 1.0 : pattern == TRIAD ? 3.0 : 2.0) * 4e-9 * (double)count / median(c.seconds, c.count);
+    return streams[pattern] * 4e-9 * (double)count / median(c.seconds, c.count);
 }
 
 /* ---- turns ---- */
