@@ -1010,6 +1010,7 @@ static void tensors_have_the_cpus_bits(void)
 EMULATED(convolutions_by_cudnn)
 EMULATED(runs_by_cudnn_equal_the_cpus)
 EMULATED(too_little_memory_is_a_sentence_and_no_leak)
+EMULATED(too_little_memory_with_cudnn_is_too)
 EMULATED(too_large_a_batch_is_told_which_would_fit)
 EMULATED(every_call_that_fails_is_an_error_and_no_leak)
 EMULATED(every_call_that_fails_with_cudnn_is_too)
@@ -1072,7 +1073,7 @@ static void runs_by_cudnn_equal_the_cpus(void)
     values_made_again_change_no_bit();
     coc_cudnn(0);
 }
-static void too_little_memory_is_a_sentence_and_no_leak(void)
+static void memory_is_stepped(int steps)
 {
     life l;
     size_t need, limit;
@@ -1080,7 +1081,7 @@ static void too_little_memory_is_a_sentence_and_no_leak(void)
     coc_memory((size_t)1 << 30);
     CHECKF(live("cuda", &l) == NNT_OK, "%s", l.sentence);
     need = coc_peak_bytes();
-    for (limit = 0; limit < need; limit += need / (SLOW ? 12 : 100) + 1) {
+    for (limit = 0; limit < need; limit += need / (size_t)steps + 1) {
         const long before = coc_live();
         nnt_result r;
         coc_memory(limit);
@@ -1094,6 +1095,14 @@ static void too_little_memory_is_a_sentence_and_no_leak(void)
     coc_memory(need);
     CHECKF(live("cuda", &l) == NNT_OK, "%s", l.sentence);
     coc_memory((size_t)1 << 33);
+}
+static void too_little_memory_is_a_sentence_and_no_leak(void) { memory_is_stepped(SLOW ? 12 : 100); }
+static void too_little_memory_with_cudnn_is_too(void)
+{
+    if (!has_cudnn()) SKIP("nntrain_cuda.cu was compiled without NNT_CUDNN");
+    coc_cudnn(1);
+    memory_is_stepped(SLOW ? 8 : 40);
+    coc_cudnn(0);
 }
 /* What is needed, what is free, and a batch that fits, which then does. */
 static void too_large_a_batch_is_told_which_would_fit(void)
@@ -1284,6 +1293,7 @@ int main(int argc, char **argv)
     TEST(tensors_have_the_cpus_bits);
     TEST(runs_by_cudnn_equal_the_cpus);
     TEST(too_little_memory_is_a_sentence_and_no_leak);
+    TEST(too_little_memory_with_cudnn_is_too);
     TEST(too_large_a_batch_is_told_which_would_fit);
     TEST(every_call_that_fails_is_an_error_and_no_leak);
     TEST(every_call_that_fails_with_cudnn_is_too);
