@@ -17445,23 +17445,58 @@ static nnt_result nnti_jpeg_frame(const uint8_t *segment, size_t length, nnti_pi
     if (h->width && h->height) return NNT_OK;
     return nnti_set_error(e, NNT_ERR_UNSUPPORTED, "the JPEG's header says %I x %I pixels; convert it", h->width, h->height);
 }
-/* Whether a segment of Huffman tables (its length first) holds what it announces: for each table 16 counts and as many
-   codes, at most 256, which is what decoders have room for; stb_image 2.27 writes on behind it. */
-static int nnti_jpeg_codes_fit(const uint8_t *segment, size_t length)
+/* What a JPEG has defined so far: its frame, and a bit for each table of quantities, of Huffman codes of first values
+   (bits 0 to 3) and of others (4 to 7). */
+typedef struct nnti_jpeg_seen { const uint8_t *frame; int marker; uint32_t quantities, codes; } nnti_jpeg_seen;
+
+/* Notes the Huffman tables of a segment (its length first), or 0 when one does not hold what it announces: 16 counts and as
+   many codes, at most 256, which is what decoders have room for; stb_image 2.27 writes on behind it. */
+static int nnti_jpeg_note_codes(nnti_jpeg_seen *seen, const uint8_t *segment, size_t length)
 {
     size_t at = 2, codes;
     int i;
     while (at < length) {
-        if (length - at < 17) return 0;
+        const int kind = segment[at] >> 4, number = segment[at] & 15;
+        if (length - at < 17 || kind > 1 || number > 3) return 0;
         for (codes = 0, i = 1; i <= 16; i++) codes += segment[at + (size_t)i];
         if (codes > 256 || codes > length - at - 17) return 0;
         at += 17 + codes;
+        seen->codes |= 1u << (4 * kind + number);
+    }
+    return 1;
+}
+static void nnti_jpeg_note_quantities(nnti_jpeg_seen *seen, const uint8_t *segment, size_t length)
+{
+    size_t at = 2, size;
+    for (; at < length; at += size) {
+        size = segment[at] >> 4 ? 129 : 65;
+        if (size > length - at) return;
+        seen->quantities |= 1u << (segment[at] & 15);
+    }
+}
+/* Whether all tables of a scan are there; stb_image 2.27 takes what is in memory for those that are not. */
+static int nnti_jpeg_scan_fits(const nnti_jpeg_seen *seen, const uint8_t *segment, size_t length)
+{
+    const size_t parts = length > 2 ? segment[2] : 0, end = 3 + 2 * parts;
+    const int progressive = seen->marker == 0xC2;
+    size_t i, k;
+    if (parts == 0 || length < end + 3) return 0;
+    for (i = 0; i < parts; i++) {
+        const int id = segment[3 + 2 * i], first = segment[4 + 2 * i] >> 4, others = segment[4 + 2 * i] & 15;
+        const int has_first = progressive ? segment[end] == 0 && segment[end + 2] >> 4 == 0 : 1;
+        const int has_others = progressive ? segment[end] > 0 : 1;
+        if (first > 3 || others > 3) return 0;
+        if (has_first && !(seen->codes >> first & 1)) return 0;
+        if (has_others && !(seen->codes >> (4 + others) & 1)) return 0;
+        for (k = 0; k < seen->frame[7] && seen->frame[8 + 3 * k] != id; k++) { }
+        if (k == seen->frame[7] || seen->frame[10 + 3 * k] > 3 || !(seen->quantities >> seen->frame[10 + 3 * k] & 1)) return 0;
     }
     return 1;
 }
 /* All segments up to the end marker: decoders are content without one, and leave what is missing grey. */
 static nnt_result nnti_jpeg_check(const uint8_t *p, size_t bytes, nnti_picture_header *h, nnti_error *e)
 {
+    nnti_jpeg_seen seen = { NULL, 0, 0, 0 };
     size_t at = 2, length;
     int scans = 0, huffman = 0;
     for (;;) {
@@ -17475,13 +17510,18 @@ static nnt_result nnti_jpeg_check(const uint8_t *p, size_t bytes, nnti_picture_h
         if (marker >= 0xC0 && marker <= 0xCF && marker != 0xC4 && marker != 0xC8 && marker != 0xCC) {
             if (nnti_jpeg_frame(p + at, length, h, e)) return (nnt_result)e->code;
             huffman = marker <= 0xC2;
+            seen.frame = p + at;
+            seen.marker = marker;
         }
         if (marker == 0xE1 && length >= 8 && memcmp(p + at + 2, "Exif\0\0", 6) == 0 && h->orientation == 0)
             h->orientation = nnti_exif_orientation(p + at + 8, length - 8);
-        if (marker == 0xC4 && !nnti_jpeg_codes_fit(p + at, length))
+        if (marker == 0xC4 && !nnti_jpeg_note_codes(&seen, p + at, length))
             return nnti_set_error(e, NNT_ERR_FORMAT, "a Huffman table of the JPEG announces more codes than there are");
+        if (marker == 0xDB) nnti_jpeg_note_quantities(&seen, p + at, length);
         if (marker == 0xDA) {
             if (!h->width) return nnti_set_error(e, NNT_ERR_FORMAT, "the JPEG's scan comes before its frame header");
+            if (huffman && !nnti_jpeg_scan_fits(&seen, p + at, length))
+                return nnti_set_error(e, NNT_ERR_FORMAT, "a scan of the JPEG uses tables that are not in it; it is damaged, convert it");
             scans++;
         }
         at += length;

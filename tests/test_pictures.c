@@ -1028,6 +1028,29 @@ static void text_kinds_of_ppm_are_refused_in_words(void)
     CHECK_TEXT(r.error.text, "of PPM and PGM only the binary kinds, P6 and P5, are read");
     nnti_reading_free(&r);
 }
+/* A scan whose tables are missing: each of them becomes a comment. */
+static void scans_without_their_tables_are_refused(void)
+{
+    const uint8_t block[1] = { 90 };
+    nnt_allocator a = nnti_allocator(NULL);
+    nnti_reading r;
+    nnti_image m;
+    int tables = 0;
+    size_t n, i;
+    nnti_reading_init(&r, &a);
+    n = make_jpeg(file_bytes, 8, 8, block, 0);
+    for (i = 0; i + 1 < n; i++) {
+        const uint8_t was = file_bytes[i + 1];
+        if (file_bytes[i] != 0xFF || (was != 0xDB && was != 0xC4)) continue;
+        tables++;
+        file_bytes[i + 1] = 0xFE;
+        CHECK(try_decode(&r, file_bytes, n, &m) == NNT_ERR_FORMAT);
+        CHECK_TEXT(r.error.text, "a scan of the JPEG uses tables that are not in it; it is damaged, convert it");
+        file_bytes[i + 1] = was;
+    }
+    CHECK(tables == 3 && try_decode(&r, file_bytes, n, &m) == NNT_OK);
+    nnti_reading_free(&r);
+}
 /* Decoders have room for 256 codes a table; more are refused before one sees them, as is a table longer than its segment. */
 static void tables_that_announce_too_many_codes_are_refused(void)
 {
@@ -1945,6 +1968,7 @@ int main(int argc, char **argv)
     TEST(pictures_of_every_kind_give_their_pixels);
     TEST(netpbm_files_give_their_pixels);
     TEST(pictures_are_turned_upright);
+    TEST(scans_without_their_tables_are_refused);
     TEST(tables_that_announce_too_many_codes_are_refused);
     TEST(text_kinds_of_ppm_are_refused_in_words);
     TEST(damaged_pictures_are_errors);
