@@ -2,6 +2,7 @@
 #define NNTRAIN_IMPLEMENTATION
 #include "nntrain.h"
 #include "test.h"
+#include <math.h>
 
 /* The graph's error: code and sentence, found by compile as well. */
 static void check_graph(nnt_net *net, nnt_node x, nnt_result code, const char *sentence)
