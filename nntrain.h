@@ -6955,7 +6955,8 @@ static size_t nnti_conv_dots_workspace(const nnt_op *op, int batch)
     const size_t sums = (size_t)batch * (size_t)(op->out_h * op->out_w) * (size_t)op->out_c;
     return nnti_conv_windows_bytes(op, batch) + sizeof(float) * (sums + 16);        /* a turn reads whole vectors */
 }
-/* to[c][kh][kw] of one position, whose first tap is at (h, w). */
+/* to[c][kh][kw] of one position, whose first tap is at (h, w). Plain loops: for a few values a channel, what nnti_conv_window
+   prepares would take longer than they do. */
 static void nnti_conv_window_copy(const nnt_op *op, const float *x, int h, int w, float *to)
 {
     const int plane = op->in_h * op->in_w, kernel = op->kernel_w, dilation = op->dilation_w;
@@ -9410,8 +9411,10 @@ NNT_API nnt_node nnt_input_bytes(nnt_net *net, int channels, int height, int wid
     if (!input.id) return input;
     for (c = 0; c < channels; c++) {
         const double m = mean ? (double)mean[c] : 0, d = std ? (double)std[c] : 1;
-        if (!nnti_finite((float)m) || !nnti_finite((float)d) || !(d > 0) || !(fabs(m) + 1 <= 1e30 * d))      /* so that its values are too */
+        if (!nnti_finite((float)m) || !nnti_finite((float)d) || !(d > 0))
             return nnti_fail(net, NNT_ERR_ARGUMENT, &net->nodes[net->input], "mean %g and std %g of channel %d; both must be finite, std above 0", m, d, c);
+        if (!(fabs(m) + 1 <= 1e30 * d))
+            return nnti_fail(net, NNT_ERR_ARGUMENT, &net->nodes[net->input], "mean %g and std %g of channel %d; |mean| + 1 must be at most 1e30 std, so that (x - mean) / std is finite", m, d, c);
     }
     size[0] = 2 * (int64_t)channels;
     pixels = nnti_add_param(net, NNTI_PARAM_CONSTANT, "", 1, size);

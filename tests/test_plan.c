@@ -881,7 +881,7 @@ static void loaders_bring_bytes(void)
 }
 static void bytes_and_floats_are_not_mixed_up(void)
 {
-    static const float wrong[3] = { 0.2f, 0.0f, 0.2f };
+    static const float wrong[3] = { 0.2f, 0.0f, 0.2f }, tiny[3] = { 1, 1, 1e-31f };
     nnt_net *net = nnt_new(NULL);
     nnt_node loss = net_on(nnt_input_bytes(net, 3, 16, 16, NULL, NULL), 0);
     float x[BYTES_PIXELS] = { 0 }, y[5];
@@ -901,6 +901,11 @@ static void bytes_and_floats_are_not_mixed_up(void)
     nnt_input_bytes(net, 3, 16, 16, NULL, wrong);
     CHECK(nnt_error_code(net) == NNT_ERR_ARGUMENT);
     CHECK_TEXT(nnt_error(net), "input 'input1' (op 2): mean 0 and std 0 of channel 1; both must be finite, std above 0");
+    nnt_free(net);
+    net = nnt_new(NULL);
+    nnt_input_bytes(net, 3, 16, 16, NULL, tiny);
+    CHECK(nnt_error_code(net) == NNT_ERR_ARGUMENT);
+    CHECK_TEXT(nnt_error(net), "input 'input1' (op 2): mean 0 and std 1e-31 of channel 2; |mean| + 1 must be at most 1e30 std, so that (x - mean) / std is finite");
     nnt_free(net);
 }
 
