@@ -617,11 +617,12 @@ typedef nnt_result (*nnt_decode_fn)(void *user, nnt_picture *p, char *why, size_
    begin with a dot, files without one of the extensions (upper or lower case), links that lead nowhere or back, files
    beside the class folders. A class folder without pictures is an error.
    Pictures come as 8-bit red, green, blue or grey: alpha is dropped, grey copied to all three, 16 bits cut to the high
-   byte, palettes expanded, of animations the first frame is taken, grey is (19595 r + 38470 g + 7471 b) / 65536 rounded.
-   Before anything is decoded, what the file's header claims has to fit the file's length and max_pixels, a JPEG has to
-   have a scan and an end marker, a PNG all of its chunks with their checksums: a file cut short is an error, never a
-   picture with a grey part. JPEG, PNG, BMP and GIF are decoded by stb_image (2.26 or later), which has to be included
-   before the implementation, PGM and PPM without it, or all files by decode_fn. */
+   byte, palettes expanded (a colour that a PNG's palette lacks is black), of animations the first frame is taken, grey is
+   (19595 r + 38470 g + 7471 b) / 65536 rounded. Before anything is decoded, what the file's header claims has to fit the
+   file's length and max_pixels, a JPEG has to have a scan with its tables and an end marker, a PNG all of its chunks with
+   their checksums: a file that was cut short is an error. What is missing inside of a JPEG's scan decoders leave grey.
+   JPEG, PNG, BMP and GIF are decoded by stb_image (2.26 or later), which has to be included before the implementation,
+   PGM and PPM (binary, values up to 255 or 65535) without it, or all files by decode_fn. */
 typedef struct nnt_folder_desc {
     int           channels;         /* 0: 3; or 1, grey */
     int           ignore_exif;      /* leave pictures as stored, lying on their side */
@@ -17385,8 +17386,9 @@ static void *nnti_image_new(nnti_reading *r, nnti_image *m, int height, int widt
 
 enum { NNTI_PICTURE_UNKNOWN, NNTI_PICTURE_JPEG, NNTI_PICTURE_PNG, NNTI_PICTURE_BMP, NNTI_PICTURE_GIF, NNTI_PICTURE_PNM };
 
-/* pixels, wide: of a PNM where its values begin, and whether they have two bytes. */
-typedef struct nnti_picture_header { int kind, orientation, wide; int64_t width, height; size_t pixels; } nnti_picture_header;
+/* pixels, wide: of a PNM where its values begin, and whether they have two bytes. palette: of a PNG
+   where the chunk is, if it has fewer colours than there can be. */
+typedef struct nnti_picture_header { int kind, orientation, wide; int64_t width, height; size_t pixels, palette; } nnti_picture_header;
 
 static uint32_t nnti_le16(const uint8_t *p) { return (uint32_t)p[0] | (uint32_t)p[1] << 8; }
 static uint32_t nnti_be16(const uint8_t *p) { return (uint32_t)p[1] | (uint32_t)p[0] << 8; }
@@ -17559,6 +17561,7 @@ static nnt_result nnti_png_check(const uint8_t *p, size_t bytes, nnti_picture_he
             if (chunk[17] < 7) bits = (uint64_t)samples[chunk[17]] * chunk[16];
         }
         if (memcmp(chunk + 4, "IDAT", 4) == 0) packed += length;
+        if (memcmp(chunk + 4, "PLTE", 4) == 0 && length > 0 && length < 256 * 3 && length % 3 == 0) h->palette = at;
         at += length + 12;
         if (memcmp(chunk + 4, "IEND", 4) == 0) break;
     }
@@ -17635,9 +17638,11 @@ static nnt_result nnti_pnm_check(const uint8_t *p, size_t bytes, nnti_picture_he
     size_t at = 2;
     int64_t most, pixel = p[1] == '6' ? 3 : 1, needed;
     h->width = nnti_pnm_number(p, bytes, &at);
-    h->height = h->width > 0 ? nnti_pnm_number(p, bytes, &at) : -1;
-    most = h->height > 0 ? nnti_pnm_number(p, bytes, &at) : -1;
-    if (h->width <= 0 || h->height <= 0 || most <= 0)
+    h->height = nnti_pnm_number(p, bytes, &at);
+    most = nnti_pnm_number(p, bytes, &at);
+    if (h->width < 0 || h->height < 0 || most < 0)
+        return nnti_set_error(e, NNT_ERR_FORMAT, "the PNM's header lacks a width, height or largest value that can be read; it is damaged");
+    if (!h->width || !h->height || !most)
         return nnti_set_error(e, NNT_ERR_FORMAT, "the PNM's header says %I x %I pixels up to %I; it is damaged", h->width, h->height, most);
     if (most != 255 && most != 65535)
         return nnti_set_error(e, NNT_ERR_UNSUPPORTED, "a PNM with values up to %I; only 255 and 65535 can be read", most);
@@ -17825,6 +17830,23 @@ static void nnti_tell_wishes(const nnti_reading *r, int orientation, nnt_picture
 }
 
 /* A file's bytes to an image; what is wrong goes to r->error, without the file's name. */
+/* A copy of a PNG whose palette is filled up with black to 256 colours: stb_image takes what is in memory for those that
+   are not there. 0 after an error. */
+static int nnti_png_fill_palette(nnti_reading *r, const nnti_picture_header *h, nnt_picture *p)
+{
+    enum { WHOLE = 256 * 3, HEAD = 8 };         /* a chunk: length, kind, values, checksum, at which stb_image does not look */
+    const size_t length = nnti_be32(p->data + h->palette), end = h->palette + HEAD + length, more = WHOLE - length;
+    uint8_t *copy = (uint8_t *)nnti_buffer_room(r, &r->lines, p->bytes + more);     /* free until the picture is resized */
+    if (!copy) return 0;
+    memcpy(copy, p->data, end);
+    copy[h->palette + 2] = WHOLE >> 8;
+    copy[h->palette + 3] = WHOLE & 255;
+    memset(copy + end, 0, more);
+    memcpy(copy + end + more, p->data + end, p->bytes - end);
+    p->data = copy;
+    p->bytes += more;
+    return 1;
+}
 static nnt_result nnti_decode(nnti_reading *r, const nnt_folder_desc *d, const uint8_t *data, size_t bytes, nnti_image *m)
 {
     nnti_error *e = &r->error;
@@ -17854,6 +17876,7 @@ static nnt_result nnti_decode(nnti_reading *r, const nnt_folder_desc *d, const u
     why[0] = 0;
     if (d->decode_fn) code = d->decode_fn(d->user, &p, why, sizeof why);
     else if (h.kind == NNTI_PICTURE_PNM) code = nnti_pnm_decode(&h, &p);
+    else if (h.palette && !nnti_png_fill_palette(r, &h, &p)) code = NNT_ERR_MEMORY;
     else code = nnti_stb_decode(&p, why, sizeof why);
     why[sizeof why - 1] = 0;
     if (code && e->code && !why[0]) return code;            /* nnt_picture_pixels said it */

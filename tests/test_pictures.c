@@ -970,6 +970,9 @@ static void pictures_of_every_kind_give_their_pixels(void)
     for (i = 0; i < 12; i++) palette[i] = rgb[i];
     for (i = 0; i < N; i++) { rows[i] = (uint8_t)(i * 7 % 4); for (k = 0; k < 3; k++) rgb[3 * i + k] = palette[rows[i] * 3 + k]; }
     expect_pixels(make_png(file_bytes, W, H, 8, 3, rows, W, palette, 4), rgb, H, W, "palette");
+    for (i = 0; i < N; i++) if (rows[i] == 3) memset(rgb + 3 * i, 0, 3);        /* a colour that the palette lacks */
+    expect_pixels(make_png(file_bytes, W, H, 8, 3, rows, W, palette, 3), rgb, H, W, "short palette");
+    for (i = 0; i < N; i++) for (k = 0; k < 3; k++) rgb[3 * i + k] = palette[rows[i] * 3 + k];
     expect_pixels(make_gif(file_bytes, W, H, palette, rows), rgb, H, W, "gif");
     expect_pixels(make_bmp(file_bytes, W, H, rgb), rgb, H, W, "bmp");
 }
@@ -1159,7 +1162,8 @@ static void claims_are_checked_before_they_are_believed(void)
     check_refused("\xFF\xD8\xFF\xD9", 4, NNT_ERR_FORMAT, "the JPEG has no scan: there is no picture in it");
     check_refused("\xFF\xD8\xFF\xDA\0\x02\xFF\xD9", 8, NNT_ERR_FORMAT, "the JPEG's scan comes before its frame header");
     check_refused("P5 3 3 15\n123456789", 19, NNT_ERR_UNSUPPORTED, "a PNM with values up to 15; only 255 and 65535 can be read");
-    check_refused("P6 99999999999 3 255\n", 21, NNT_ERR_FORMAT, "the PNM's header says -1 x -1 pixels up to -1; it is damaged");
+    check_refused("P6 99999999999 3 255\n", 21, NNT_ERR_FORMAT, "the PNM's header lacks a width, height or largest value that can be read; it is damaged");
+    check_refused("P6 0 3 255\n", 11, NNT_ERR_FORMAT, "the PNM's header says 0 x 3 pixels up to 255; it is damaged");
     check_refused("P6 40000 40000 255\n123", 22, NNT_ERR_FORMAT, "the PNM is cut off or damaged; fetch the file again");
     n = make_bmp(file_bytes, 2, 2, rgb);
     put_le(file_bytes + 22, 0x80000000u, 4);
