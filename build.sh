@@ -232,6 +232,7 @@ run_test() {
         fail "$folder/$name (compiling)" "$log"
         return 1
     fi
+    has timeout && runner="timeout -k 10 1200 $runner"        # one that hangs has failed
     TMPDIR=$PWD/$folder $runner "$folder/$name" >"$log" 2>&1 </dev/null
     status=$?
     counts=$(sed -n '$s/^\([0-9]*\) passed, \([0-9]*\) failed, \([0-9]*\) skipped$/\1 \2 \3/p' "$log")

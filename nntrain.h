@@ -1866,6 +1866,7 @@ typedef struct nnti_pool {
     int           threads;          /* the caller's included */
     int           started;          /* threads of our own; they start with the first region */
     int           state;            /* atomic */
+    int           busy;             /* atomic: from a region's beginning to the end of its last chunk, which may outlast `state` */
     int           inside;           /* atomic: workers that may be at work */
     int           sleepers;         /* atomic: workers that sleep, or are about to */
     int           waiting;          /* atomic: the caller sleeps until nobody is inside */
@@ -2042,6 +2043,7 @@ static void nnti_pool_wait_for_workers(nnti_pool *p)
 static void nnti_pool_region(nnti_pool *p)
 {
     if (!p->host && !p->started) nnti_pool_begin_threads(p);
+    nnti_atomic_store(&p->busy, 1);
     nnti_atomic_add(&p->state, 1);
     if (p->host) p->host(p->host_user, p->threads, nnti_pool_host_task, p);
     if (nnti_atomic_load(&p->sleepers)) {
@@ -2052,12 +2054,13 @@ static void nnti_pool_region(nnti_pool *p)
     nnti_pool_work(p, 0);
     nnti_atomic_add(&p->state, 1);
     nnti_pool_wait_for_workers(p);
+    nnti_atomic_store(&p->busy, 0);
 }
 
 /* Runs all chunks and returns when they are done. From inside of a chunk, and for p NULL: in this thread. */
 static void nnti_parallel(nnti_pool *p, int64_t chunks, nnti_task fn, void *arg)
 {
-    const int inside = p && p->threads > 1 && nnti_atomic_load(&p->state) & 1;
+    const int inside = p && p->threads > 1 && nnti_atomic_load(&p->busy);
     int64_t i;
     int t;
     if (inside || !p || p->threads == 1 || chunks <= 1 || chunks > NNTI_MOST_CHUNKS) {

@@ -111,6 +111,46 @@ static void a_region_inside_a_region_runs_on_its_worker(void)
     }
 }
 
+/* The caller is done with its own chunks, and waits, when a worker's chunk begins a region of its own. */
+typedef struct late { nnti_pool *pool; int ran, came, inner, late, outside; } late;
+static void count_late(void *arg, int64_t chunk, int worker)
+{
+    late *l = (late *)arg;
+    (void)chunk;
+    if (worker == 1) l->inner++; else nnti_atomic_add(&l->outside, 1);
+}
+static void begin_late(void *arg, int64_t chunk, int worker)
+{
+    late *l = (late *)arg;
+    const double start = nnti_seconds();
+    if (chunk == 0 && worker == 0) {        /* leaves the other chunk to the worker */
+        while (!nnti_atomic_load(&l->came) && nnti_seconds() - start < 1) nnti_yield();
+        return;
+    }
+    nnti_atomic_store(&l->came, 1);
+    if (worker != 1) return;                /* nobody else has come: nothing is late */
+    while (nnti_atomic_load(&l->pool->state) & 1 && nnti_seconds() - start < 1) nnti_yield();
+    l->late += !(nnti_atomic_load(&l->pool->state) & 1);
+    l->ran = 1;
+    nnti_parallel(l->pool, 5, count_late, l);
+}
+static void a_region_inside_the_last_chunk_runs_on_its_worker(void)
+{
+    const nnt_allocator a = heap();
+    nnti_pool *pool = nnti_pool_start(&a, 2);
+    int i, late_ones = 0;
+    for (i = 0; i < 50; i++) {
+        late l;
+        memset(&l, 0, sizeof l);
+        l.pool = pool;
+        nnti_parallel(pool, 2, begin_late, &l);
+        CHECKF(l.inner == 5 * l.ran && !l.outside, "turn %d: %d of %d on the worker, %d elsewhere", i, l.inner, 5 * l.ran, l.outside);
+        late_ones += l.late;
+    }
+    CHECKF(late_ones > 0, "in no turn of %d was the caller done first", i);
+    nnti_pool_stop(pool);
+}
+
 /* ---- the host's threads ---- */
 
 typedef struct host { int way, calls, most; } host;
@@ -337,6 +377,7 @@ int main(int argc, char **argv)
     TEST(regions_follow_each_other_awake_and_asleep);
     TEST(pools_start_and_stop_in_any_state);
     TEST(a_region_inside_a_region_runs_on_its_worker);
+    TEST(a_region_inside_the_last_chunk_runs_on_its_worker);
     TEST(a_host_runs_every_chunk_once);
     TEST(a_net_trains_on_the_hosts_threads_to_the_same_bits);
     TEST(affinity_is_read_from_its_mask);
