@@ -934,8 +934,8 @@ static nnt_result try_decode(nnti_reading *r, const uint8_t *bytes, size_t n, nn
     return code;
 }
 
-#ifdef NNT_TEST_STB
 static uint8_t file_bytes[100000];
+#ifdef NNT_TEST_STB
 
 static void expect_pixels(size_t n, const uint8_t *rgb, int height, int width, const char *what)
 {

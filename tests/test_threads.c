@@ -322,7 +322,7 @@ static void an_empty_region_takes_less_than_5_microseconds(void)
 
 /* ---- pages ---- */
 
-#if defined(__linux__)
+#if defined(__linux__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #include <sys/resource.h>
 static long faults(void)
 {
