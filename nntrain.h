@@ -949,8 +949,10 @@ NNT_API nnt_result nnt_report_html(nnt_net *net, const char *path, nnt_report_de
 #endif
 
 #ifndef NNT_NO_STDIO
-/* A callback that shows a bar, images a second, loss and time left on stderr when that is a terminal, and a plain line
-   an epoch when it is not. The only function of the library that prints, and only if given to nnt_fit. */
+/* A callback that shows a bar, images a second, loss and time left on stderr when that is a terminal, and a line an epoch
+   there and elsewhere. Also to be called by a callback of one's own. On a narrow terminal both go without what counts
+   least. However nnt_fit ends, what is printed next has a line of its own: a bar that stands then is left where it is,
+   its line ended. Nothing else in the library prints. */
 NNT_API int nnt_progress(void *user, nnt_net *net, const nnt_progress_info *info);
 
 /* ============================================================================
@@ -9192,7 +9194,7 @@ struct nnt_net {
     size_t        history_cap;
     nnti_trace    trace;
     int           fitting;          /* inside of nnt_fit */
-    double        drawn;            /* when nnt_progress last drew its bar */
+    double        drawn;            /* when nnt_progress drew the bar that stands on the terminal's line; 0: none does */
     struct nnti_recorder *profile;  /* what was recorded, or NULL */
     struct nnti_recorder *recording; /* the same while it runs, else NULL */
     struct nnti_inspector *inspector; /* looks at what ops write, or NULL */
@@ -22694,13 +22696,24 @@ static nnt_result nnti_fit(nnt_net *net, nnt_loader *loader, const nnt_fit_desc 
     return r;
 }
 
+/* A run that ends within an epoch leaves nnt_progress's bar behind: ends its line. */
+static void nnti_leave_bar(nnt_net *net)
+{
+#ifndef NNT_NO_STDIO
+    if (net->drawn > 0) fputs("\n", stderr);
+#endif
+    net->drawn = 0;
+}
+
 NNT_API nnt_result nnt_fit(nnt_net *net, nnt_loader *loader, nnt_fit_desc d)
 {
     nnt_result r;
     if (!net) return NNT_ERR_ARGUMENT;
     if (net->fitting) return nnti_set_error(&net->error, NNT_ERR_STATE, "fit: called from a callback of an nnt_fit of the same net");
     net->fitting = 1;
+    net->drawn = 0;
     r = nnti_fit(net, loader, &d);
+    nnti_leave_bar(net);
     net->fitting = 0;
     return r;
 }
@@ -22874,21 +22887,33 @@ static void nnti_put_time(nnti_text *t, double seconds)
     if (s % 60 < 10) nnti_put_char(t, '0');
     nnti_put_int(t, s % 60);
 }
+static void nnti_put_loss(nnti_text *t, const char *name, double loss)
+{
+    nnti_put_string(t, name);
+    if (fabs(loss) < 1e6) nnti_put_fixed(t, loss, 4);
+    else nnti_put_double(t, loss, 4);
+}
+static void nnti_put_accuracy(nnti_text *t, double share)
+{
+    nnti_put_string(t, "  accuracy ");
+    nnti_put_fixed(t, 100.0 * share, 2);
+    nnti_put_string(t, " %");
+}
 static int nnti_terminal_colours(void)
 {
     const char *no = getenv("NO_COLOR");    /* no-color.org: anything but empty */
     return !no || !*no;
 }
-/* "  3/15 [=====     ] 1234 images/s  loss 0.1234  left 1:02" in at most width - 1 columns: first the bar gets shorter, then
-   figures at the end are left out. */
+/* "  3/15 [=====     ]  loss 0.1234  left 1:02  1234 images/s" in at most width - 1 columns, since some terminals wrap at
+   the last: first the bar gets shorter, then figures at the end are left out. */
 static void nnti_put_bar(nnti_text *t, const nnt_progress_info *p, int width, int colours)
 {
-    char figure[3][48];
+    char epoch[24], figure[3][48];
     nnti_text f;
-    int used, bar, i, shown = 3;
+    int rest, bar, i, shown = 3;
+    nnti_format(epoch, sizeof epoch, "%3d/%-3d ", p->epoch + 1, p->epochs);
     f = nnti_text_begin(figure[0], sizeof figure[0]);
-    nnti_put(&f, "  loss ");
-    nnti_put_fixed(&f, p->loss_mean, 4);
+    nnti_put_loss(&f, "  loss ", p->loss_mean);
     nnti_text_end(&f);
     f = nnti_text_begin(figure[1], sizeof figure[1]);
     nnti_put_string(&f, "  left ");
@@ -22896,39 +22921,66 @@ static void nnti_put_bar(nnti_text *t, const nnt_progress_info *p, int width, in
     nnti_text_end(&f);
     nnti_format(figure[2], sizeof figure[2], "  %I images/s", (int64_t)(p->samples_per_second + 0.5));
     for (;;) {
-        used = 8 + 3;                       /* "  3/15  [" and "]" and the last column, where some terminals wrap */
-        for (i = 0; i < shown; i++) used += (int)strlen(figure[i]);
-        if (shown == 0 || width - used >= 4) break;
+        rest = width - 1 - (int)strlen(epoch) - 2;          /* "[" and "]" */
+        for (i = 0; i < shown; i++) rest -= (int)strlen(figure[i]);
+        if (shown == 0 || rest >= 4) break;
         shown--;
     }
-    bar = nnti_max(0, nnti_min(40, width - used));
-    nnti_put(t, "\r%3d/%-3d [%s", p->epoch + 1, p->epochs, colours ? "\033[32m" : "");
+    bar = nnti_max(0, nnti_min(40, rest));
+    nnti_put(t, "\r%s[%s", epoch, colours ? "\033[32m" : "");
     for (i = 0; i < bar; i++) nnti_put_char(t, p->batch * bar >= (int64_t)(i + 1) * p->batches ? '=' : ' ');
     nnti_put(t, "%s]", colours ? "\033[0m" : "");
     for (i = 0; i < shown; i++) nnti_put_string(t, figure[i]);
     nnti_put_string(t, "\033[K");           /* what a longer line left */
 }
-static void nnti_put_epoch_line(nnti_text *t, const nnt_progress_info *p)
+
+/* "  3/15  loss 0.1234  accuracy 95.12 %  validation loss 0.1234  accuracy 95.12 %  1234 images/s  1:02" */
+enum { NNTI_EPOCH_LOSS, NNTI_EPOCH_ACCURACY, NNTI_EPOCH_VALIDATION, NNTI_EPOCH_SPEED, NNTI_EPOCH_TIME, NNTI_EPOCH_PARTS };
+static void nnti_put_epoch_part(nnti_text *t, const nnt_progress_info *p, int part)
 {
-    nnti_put(t, "%3d/%d  loss ", p->epoch + 1, p->epochs);
-    nnti_put_fixed(t, p->loss, 4);
-    nnti_put_string(t, "  accuracy ");
-    nnti_put_fixed(t, 100.0 * p->accuracy, 2);
-    nnti_put_string(t, " %");
-    if (p->has_validation) {
-        nnti_put_string(t, "  validation loss ");
-        nnti_put_fixed(t, p->validation.loss, 4);
-        nnti_put_string(t, "  accuracy ");
-        nnti_put_fixed(t, 100.0 * p->validation.accuracy, 2);
-        nnti_put_string(t, " %");
+    switch (part) {
+    case NNTI_EPOCH_LOSS:
+        nnti_put_loss(t, "  loss ", p->loss);
+        break;
+    case NNTI_EPOCH_ACCURACY:
+        nnti_put_accuracy(t, p->accuracy);
+        break;
+    case NNTI_EPOCH_VALIDATION:
+        if (!p->has_validation) break;
+        nnti_put_loss(t, "  validation loss ", p->validation.loss);
+        nnti_put_accuracy(t, p->validation.accuracy);
+        break;
+    case NNTI_EPOCH_SPEED:
+        nnti_put(t, "  %I images/s", (int64_t)(p->samples_per_second + 0.5));
+        break;
+    default:
+        nnti_put_string(t, "  ");
+        nnti_put_time(t, p->seconds);
     }
-    nnti_put(t, "  %I images/s  ", (int64_t)(p->samples_per_second + 0.5));
-    nnti_put_time(t, p->seconds);
+}
+/* In at most width - 1 columns what counts most and fits; 0: all of it. */
+static void nnti_put_epoch_line(nnti_text *t, const nnt_progress_info *p, int width)
+{
+    static const int by_weight[NNTI_EPOCH_PARTS] = { NNTI_EPOCH_VALIDATION, NNTI_EPOCH_LOSS, NNTI_EPOCH_ACCURACY, NNTI_EPOCH_TIME, NNTI_EPOCH_SPEED };
+    char epoch[24], part[NNTI_EPOCH_PARTS][64];
+    int i, rest;
+    nnti_format(epoch, sizeof epoch, "%3d/%d", p->epoch + 1, p->epochs);
+    rest = width - 1 - (int)strlen(epoch);
+    for (i = 0; i < NNTI_EPOCH_PARTS; i++) {
+        char *text = part[by_weight[i]];
+        nnti_text f = nnti_text_begin(text, sizeof part[0]);
+        nnti_put_epoch_part(&f, p, by_weight[i]);
+        nnti_text_end(&f);
+        if (width && (int)strlen(text) > rest) *text = 0;
+        rest -= (int)strlen(text);
+    }
+    nnti_put_string(t, epoch);
+    for (i = 0; i < NNTI_EPOCH_PARTS; i++) nnti_put_string(t, part[i]);
     nnti_put_char(t, '\n');
 }
 NNT_API int nnt_progress(void *user, nnt_net *net, const nnt_progress_info *p)
 {
-    char line[320];
+    char line[400];
     nnti_text t = nnti_text_begin(line, sizeof line);
     int width;
     (void)user;
@@ -22941,8 +22993,10 @@ NNT_API int nnt_progress(void *user, nnt_net *net, const nnt_progress_info *p)
         if (net) net->drawn = now;
         nnti_put_bar(&t, p, width, nnti_terminal_colours());
     } else {
-        if (nnti_terminal_width(2)) nnti_put_string(&t, "\r\033[K");
-        nnti_put_epoch_line(&t, p);
+        width = nnti_terminal_width(2);
+        if (width) nnti_put_string(&t, "\r\033[K");
+        if (net) net->drawn = 0;
+        nnti_put_epoch_line(&t, p, width);
     }
     nnti_text_end(&t);
     fputs(line, stderr);                    /* one call a line: nothing flickers */

@@ -182,7 +182,7 @@ static int run(const options *o, nnt_net *net, nnt_loader *train_loader, nnt_loa
     m.confusion = confusion;
     m.confusion_classes = CLASSES;
     if (train(net, o, train_loader) == NNT_ERR_STOPPED) {
-        fprintf(stderr, "\nstopped after step %ld; --resume goes on from %s\n", (long)nnt_steps(net), o->snapshot);
+        fprintf(stderr, "stopped after step %ld; --resume goes on from %s\n", (long)nnt_steps(net), o->snapshot);
         return 0;
     }
     if (nnt_error_code(net) || nnt_evaluate(net, test_loader, &m) || nnt_save(net, o->out)) {

@@ -2,6 +2,9 @@
 
    TensorBoard's files are read back by the Python package where NNT_TEST_PYTHON (an environment variable) has it, the page
    by Python's own parsers. Files are made in the folder NNT_TEST_TMP and removed. */
+#ifdef __linux__
+#  define _GNU_SOURCE           /* posix_openpt */
+#endif
 #define NNTRAIN_IMPLEMENTATION
 #include "nntrain.h"
 #include "test.h"
@@ -11,12 +14,13 @@
 #endif
 #define FILE_CSV  NNT_TEST_TMP "/test_history.csv"
 #define FILE_HTML NNT_TEST_TMP "/test_history.html"
+#define FILE_SNAPSHOT NNT_TEST_TMP "/test_history.snapshot"
 
 enum { SIDE = 8, SAMPLES = 40, CLASSES = 3, BATCH = 8, BATCHES = 5, MANY = 6000 };
 
 static float   data_x[SAMPLES * SIDE * SIDE];
 static int32_t data_labels[SAMPLES];
-typedef struct run { nnt_dataset *data; nnt_loader *loader; nnt_net *net; double loss[MANY]; int steps; } run;
+typedef struct run { nnt_dataset *data; nnt_loader *loader, *validation; nnt_net *net; double loss[MANY]; int steps; } run;
 
 static int note_loss(void *user, nnt_net *net, const nnt_progress_info *info)
 {
@@ -28,13 +32,12 @@ static int note_loss(void *user, nnt_net *net, const nnt_progress_info *info)
     }
     return 0;
 }
-static void run_make(run *r, int epochs, int profile)
+static void run_build(run *r)
 {
     static const char *const names[] = { "a<b", "gr\xc3\xb6\xc3\x9f\"er", "c&d" };
     nnt_arrays_desc d;
     nnt_loader_desc l;
     nnt_compile_desc c;
-    nnt_fit_desc f;
     nnti_random_key key;
     nnt_node x;
     int i;
@@ -42,7 +45,6 @@ static void run_make(run *r, int epochs, int profile)
     memset(&d, 0, sizeof d);
     memset(&l, 0, sizeof l);
     memset(&c, 0, sizeof c);
-    memset(&f, 0, sizeof f);
     memset(&key, 0, sizeof key);
     nnti_random_fill(NNTI_ISA_C, NNTI_DRAW_NORMAL, data_x, 0, SAMPLES * SIDE * SIDE, &key);
     for (i = 0; i < SAMPLES; i++) data_labels[i] = i % CLASSES;
@@ -65,19 +67,25 @@ static void run_make(run *r, int epochs, int profile)
         sprintf(name, "class.%d", i);
         CHECK(nnt_set_metadata(r->net, name, names[i]) == NNT_OK);
     }
+    r->validation = nnt_loader_new(r->data, l, NULL);
+}
+static void run_make(run *r, int epochs, int profile)
+{
+    nnt_fit_desc f;
+    run_build(r);
+    memset(&f, 0, sizeof f);
     f.epochs = epochs;
-    f.validation = r->loader;
+    f.validation = r->validation;
     f.callback = note_loss;
     f.user = r;
-    f.validation = nnt_loader_new(r->data, l, NULL);
     if (profile) CHECK(nnt_profile_start(r->net) == NNT_OK);
     CHECK(nnt_fit(r->net, r->loader, f) == NNT_OK);
-    nnt_loader_free(f.validation);
 }
 static void run_free(run *r)
 {
     nnt_free(r->net);
     nnt_loader_free(r->loader);
+    nnt_loader_free(r->validation);
     nnt_dataset_free(r->data);
 }
 static char *text_of(const char *path, size_t *length)
@@ -316,8 +324,198 @@ static void the_bar_fits_any_terminal(void)
         CHECKF(seen(line) < width, "%d columns: %d used", width, seen(line));
         CHECK((strstr(line, "\033[32m") != NULL) == width % 2);
         if (width == 80) CHECK_TEXT(line, "\r  3/15  [==============             ]  loss 0.1235  left 1:02:05  1234 images/s\033[K");
+        p.epochs = 12345;
+        t = nnti_text_begin(line, sizeof line);
+        nnti_put_bar(&t, &p, width, 0);
+        nnti_text_end(&t);
+        CHECKF(seen(line) < width, "%d columns: %d used", width, seen(line));
+        p.epochs = 15;
     }
 }
+static const char *epoch_line(const nnt_progress_info *p, int width)
+{
+    static char line[400];
+    nnti_text t = nnti_text_begin(line, sizeof line);
+    nnti_put_epoch_line(&t, p, width);
+    nnti_text_end(&t);
+    return line;
+}
+static void the_line_of_an_epoch_fits_any_terminal(void)
+{
+    nnt_progress_info p;
+    int width;
+    memset(&p, 0, sizeof p);
+    p.epoch = 2;
+    p.epochs = 15;
+    p.loss = 0.12345;
+    p.accuracy = 0.9612;
+    p.validation.loss = 0.23456;
+    p.validation.accuracy = 0.9512;
+    p.samples_per_second = 1234;
+    p.seconds = 3725;
+    for (p.has_validation = 0; p.has_validation < 2; p.has_validation++)
+        for (width = 20; width < 200; width++) {
+            const char *line = epoch_line(&p, width);
+            CHECKF(seen(line) - 1 < width && strchr(line, '\n') == line + strlen(line) - 1, "%d columns: %s", width, line);
+        }
+    p.has_validation = 1;
+    CHECK_TEXT(epoch_line(&p, 0),
+               "  3/15  loss 0.1235  accuracy 96.12 %  validation loss 0.2346  accuracy 95.12 %  1234 images/s  1:02:05\n");
+    CHECK_TEXT(epoch_line(&p, 105), epoch_line(&p, 0));
+    CHECK_TEXT(epoch_line(&p, 100),
+               "  3/15  loss 0.1235  accuracy 96.12 %  validation loss 0.2346  accuracy 95.12 %  1:02:05\n");
+    CHECK_TEXT(epoch_line(&p, 80), "  3/15  loss 0.1235  accuracy 96.12 %  validation loss 0.2346  accuracy 95.12 %\n");
+    CHECK_TEXT(epoch_line(&p, 60), "  3/15  validation loss 0.2346  accuracy 95.12 %  1:02:05\n");
+    CHECK_TEXT(epoch_line(&p, 40), "  3/15  loss 0.1235  accuracy 96.12 %\n");
+    p.has_validation = 0;
+    CHECK_TEXT(epoch_line(&p, 80), "  3/15  loss 0.1235  accuracy 96.12 %  1234 images/s  1:02:05\n");
+    CHECK_TEXT(epoch_line(&p, 60), "  3/15  loss 0.1235  accuracy 96.12 %  1:02:05\n");
+    CHECK_TEXT(epoch_line(&p, 40), "  3/15  loss 0.1235  accuracy 96.12 %\n");
+    CHECK_TEXT(epoch_line(&p, 20), "  3/15  loss 0.1235\n");
+    p.loss = 1e30;
+    CHECK_TEXT(epoch_line(&p, 20), "  3/15  loss 1e30\n");
+}
+
+#ifdef __linux__
+/* ---- what a person sees: a run whose stderr is a pseudo-terminal, or a file */
+
+enum { ROWS = 12, COLUMNS = 72 };
+typedef struct screen { char row[ROWS][COLUMNS + 1]; int y, x; } screen;
+
+/* What a terminal makes of the bytes; one that writes past the last column loses it. */
+static void screen_show(screen *s, const char *bytes)
+{
+    for (; *bytes; bytes++) {
+        if (*bytes == '\r') s->x = 0;
+        else if (*bytes == '\n') { s->x = 0; s->y = nnti_min(s->y + 1, ROWS - 1); }
+        else if (*bytes == '\033') {
+            bytes += strcspn(bytes, "Km");
+            if (*bytes == 'K') memset(s->row[s->y] + s->x, 0, (size_t)(COLUMNS - s->x));
+        } else if (s->x < COLUMNS) s->row[s->y][s->x++] = *bytes;
+    }
+}
+static int terminal_open(int *slave)
+{
+    struct winsize size = { ROWS, COLUMNS, 0, 0 };
+    int master = posix_openpt(O_RDWR | O_NOCTTY);
+    *slave = -1;
+    if (master >= 0 && grantpt(master) == 0 && unlockpt(master) == 0) *slave = open(ptsname(master), O_RDWR | O_NOCTTY);
+    if (*slave >= 0 && ioctl(*slave, TIOCSWINSZ, &size) == 0) return master;
+    if (*slave >= 0) close(*slave);
+    if (master >= 0) close(master);
+    return -1;
+}
+/* What f prints on stderr while that is a terminal, or a file; NULL where it can't be had. */
+static const char *printed(int on_terminal, void (*f)(int), int argument)
+{
+    static char text[8192];
+    FILE *file = on_terminal ? NULL : tmpfile();
+    int to = file ? fileno(file) : -1, from = to, keep;
+    size_t length = 0;
+    ssize_t n;
+    if (on_terminal) from = terminal_open(&to);
+    if (from < 0) return NULL;
+    fflush(stderr);
+    keep = dup(2);
+    dup2(to, 2);
+    f(argument);
+    fputs("next\n", stderr);
+    fflush(stderr);
+    dup2(keep, 2);
+    close(keep);
+    if (file) rewind(file);
+    do {                                        /* all of it is less than a terminal keeps for its reader */
+        n = read(from, text + length, sizeof text - 1 - length);
+        if (n > 0) length += (size_t)n;
+        text[length] = 0;
+    } while (n > 0 && !strstr(text, "next"));
+    if (file) fclose(file);
+    else { close(to); close(from); }
+    return text;
+}
+/* How a run of two epochs ends. */
+enum { AT_THE_END, BY_CALLBACK, BY_CALLBACK_AFTER_THE_EPOCH, BY_NAN, BY_SAMPLE, BY_VALIDATION, BY_RESUMING_WHAT_IS_OVER, WAYS };
+static int progress_and_stop(void *user, nnt_net *net, const nnt_progress_info *info)
+{
+    const int way = *(const int *)user, stop = nnt_progress(NULL, net, info);
+    if (way == BY_NAN) CHECK(nnt_set_learning_rate(net, 1e38f) == NNT_OK);
+    if (way == BY_CALLBACK) return stop || info->step == BATCHES + 3;
+    return stop || (way == BY_CALLBACK_AFTER_THE_EPOCH && info->event == NNT_EVENT_EPOCH);
+}
+static nnt_result read_some(void *user, int64_t index, float *x, int32_t *label, float *target, char *why, size_t cap)
+{
+    (void)user; (void)target;
+    memcpy(x, data_x + index * SIDE * SIDE, SIDE * SIDE * sizeof *x);
+    *label = data_labels[index];
+    nnti_format(why, cap, "can't be read");
+    return index == BATCH + 1 ? NNT_ERR_DATA : NNT_OK;
+}
+static void fit_until(int way)
+{
+    static const nnt_result want[WAYS] = {
+        NNT_OK, NNT_ERR_STOPPED, NNT_ERR_STOPPED, NNT_ERR_NOT_FINITE, NNT_ERR_DATA, NNT_ERR_DATA, NNT_OK
+    };
+    static run r;
+    nnt_reader_desc d;
+    nnt_loader_desc l;
+    nnt_fit_desc f;
+    nnt_dataset *some;
+    nnt_loader *failing;
+    nnt_result got;
+    memset(&d, 0, sizeof d);
+    memset(&l, 0, sizeof l);
+    memset(&f, 0, sizeof f);
+    d.count = SAMPLES;
+    d.channels = 1;
+    d.height = d.width = SIDE;
+    d.classes = CLASSES;
+    d.read_fn = read_some;
+    l.batch = BATCH;
+    l.workers = NNT_NO_WORKERS;
+    some = nnt_dataset_reader(d, NULL);
+    failing = nnt_loader_new(some, l, NULL);
+    run_build(&r);
+    f.epochs = 2;
+    f.callback = progress_and_stop;
+    f.user = &way;
+    f.validation = way == BY_VALIDATION ? failing : NULL;
+    f.checkpoint.path = way == BY_RESUMING_WHAT_IS_OVER || way == AT_THE_END ? FILE_SNAPSHOT : NULL;
+    f.checkpoint.resume = way == BY_RESUMING_WHAT_IS_OVER;
+    got = nnt_fit(r.net, way == BY_SAMPLE ? failing : r.loader, f);
+    CHECKF(got == want[way], "%d: %d, %s", way, (int)got, nnt_error(r.net));
+    nnt_loader_free(failing);
+    nnt_dataset_free(some);
+    run_free(&r);
+}
+static void what_is_printed_next_has_a_line_of_its_own(void)
+{
+    static const char *const rows[WAYS] = { "EE", "EB", "E", "B", "B", "B", "" };       /* an epoch's line, a bar */
+    static screen s;
+    int way, i;
+    for (way = 0; way < WAYS; way++) {
+        const char *text = printed(1, fit_until, way);
+        int count = (int)strlen(rows[way]), epochs = 0;
+        if (!text) SKIP("no pseudo-terminal");
+        memset(&s, 0, sizeof s);
+        screen_show(&s, text);
+        CHECKF(s.y == count + 1 && s.x == 0 && !strcmp(s.row[count], "next"), "%d: row %d: %s", way, s.y, s.row[count]);
+        for (i = 0; i < count; i++) {
+            const char *row = s.row[i];
+            CHECKF(!strncmp(row, i ? "  2/2" : "  1/2", 5) && strstr(row, "  loss "), "%d: %s", way, row);
+            CHECKF((strchr(row, '[') != NULL) == (rows[way][i] == 'B') && !row[COLUMNS - 1], "%d: %s", way, row);
+            epochs += rows[way][i] == 'E';
+        }
+        text = printed(0, fit_until, way);
+        for (i = 0; text && *text; i++, text = strchr(text, '\n') + 1) {
+            const char *want = i == epochs ? "next\n" : i ? "  2/2  loss " : "  1/2  loss ";
+            CHECKF(!strncmp(text, want, strlen(want)), "%d: %s", way, text);
+        }
+        CHECK(i == epochs + 1);
+    }
+    remove(FILE_SNAPSHOT);
+}
+#endif
+
 
 static void axes_have_round_numbers(void)
 {
@@ -361,5 +559,9 @@ int main(int argc, char **argv)
 #endif
     TEST(axes_have_round_numbers);
     TEST(the_bar_fits_any_terminal);
+    TEST(the_line_of_an_epoch_fits_any_terminal);
+#ifdef __linux__
+    TEST(what_is_printed_next_has_a_line_of_its_own);
+#endif
     return TEST_END();
 }
