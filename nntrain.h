@@ -23614,7 +23614,7 @@ static void nnti_put_flame(nnti_text *t, void *subject)
     nnti_put(t, "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"nntf\" width=\"100%%\" height=\"%d\">\n<style>\n", 110 + 18 * (f->depth + 1));
     nnti_put_string(t,
         ".nntf{font:12px sans-serif;background:#fff;color:#222}.nntf .h{box-sizing:border-box;height:104px;overflow:auto;padding:6px 8px;line-height:1.35}.nntf .h p{margin:4px 0}"
-        ".nntf input{font:inherit;width:9em;float:right}.nntf .m{float:right;margin-right:8px}"
+        ".nntf input{font:inherit;width:9em}.nntf input,.nntf .m{float:right;margin-left:8px}"
         ".nntf .e{cursor:pointer}.nntf .e text{fill:#111;pointer-events:none}.nntf .o rect{fill:#d4d4d4}.nntf .i rect{fill:#ececec}"
         ".nntf .w rect{fill:#f2c14e}.nntf .f rect{fill:#8fc1e3}.nntf .a rect{fill:#f0a35e}.nntf .b rect{fill:#e58a8a}.nntf .u rect{fill:#b7a1d9}"
         ".nntf .x rect{fill:#c026d3}.nntf .x text{fill:#fff}.nntf .up{opacity:.6}.nntf .e:hover rect{stroke:#000}\n"
@@ -24049,7 +24049,7 @@ static void nnti_put_inline_png(nnti_text *t, const unsigned char *pixels, int w
 
 /* ---- what the page shows of the data */
 
-enum { NNTI_WRONG = 24, NNTI_WRONG_SIDE = 96, NNTI_CONFUSION_MAX = 30, NNTI_FILTERS = 64, NNTI_FILTER_ROW = 16 };
+enum { NNTI_WRONG = 24, NNTI_WRONG_SIDE = 96, NNTI_CONFUSION_MAX = 30, NNTI_FILTERS = 64 };
 
 typedef struct nnti_wrong { int label, answer; double share; int64_t index; } nnti_wrong;
 
@@ -24181,7 +24181,7 @@ static const char nnti_page_style[] =
     "th,td{padding:3px 7px;text-align:right;white-space:nowrap}th{font-weight:600;color:var(--m)}td.d{outline:1px solid var(--l)}"
     ".p{display:grid;gap:12px;grid-template-columns:repeat(auto-fill,minmax(100px,1fr))}.p figure{padding:6px;font-size:12px}.p img{width:100%;image-rendering:pixelated;display:block}"
     "@media(max-width:500px){svg.k{font-size:18px}}"
-    ".f img{width:100%;max-width:640px;image-rendering:pixelated;display:block}.v{overflow-x:auto}.v svg{display:block;width:100%;"
+    ".f{display:grid;gap:5px;max-width:760px;grid-template-columns:repeat(auto-fill,minmax(40px,1fr))}.f img{width:100%;image-rendering:pixelated;outline:1px solid var(--l)}.v{overflow-x:auto}.v svg{display:block;width:100%;"
     "min-width:800px;height:auto;border-radius:8px}.v text{fill:var(--t)}.v [fill=\"#ffffff\"]{fill:var(--c)}.v [fill=\"#f4f4f4\"]{fill:var(--b)}"
     ".v [stroke=\"#ffffff\"]{stroke:var(--b)}.v [stroke=\"#000000\"]{stroke:var(--m)}.v polygon{fill-opacity:.4}";
 
@@ -24234,7 +24234,7 @@ static int nnti_series_point(const nnt_net *net, const nnti_series *s, int i, do
 static int nnti_series_count(const nnt_net *net, const nnti_series *s) { return s->epochs ? net->history_count : net->trace.count; }
 
 typedef struct nnti_axes { double x0, x1, y0, y1, x_step, y_step; } nnti_axes;       /* step: from one number to the next */
-enum { NNTI_CHART_LEFT = 76, NNTI_CHART_TOP = 24, NNTI_CHART_WIDTH = 504, NNTI_CHART_HEIGHT = 180 };
+enum { NNTI_CHART_LEFT = 76, NNTI_CHART_TOP = 28, NNTI_CHART_WIDTH = 504, NNTI_CHART_HEIGHT = 180 };
 
 static double nnti_chart_x(const nnti_axes *a, double x) { return (double)NNTI_CHART_LEFT + (double)NNTI_CHART_WIDTH * ((x - a->x0) / (a->x1 - a->x0)); }
 static double nnti_chart_y(const nnti_axes *a, double y) { return (double)NNTI_CHART_TOP + (double)NNTI_CHART_HEIGHT * (1 - (y - a->y0) / (a->y1 - a->y0)); }
@@ -24300,10 +24300,10 @@ static void nnti_put_chart(nnti_text *t, const nnt_net *net, const char *title, 
     nnti_axes a;
     int k, left = NNTI_CHART_LEFT;
     if (!nnti_chart_range(net, s, count, &a)) return;
-    nnti_put(t, "<figure><figcaption>%s</figcaption><svg class=\"k\" viewBox=\"0 0 600 226\" role=\"img\" aria-label=\"%s\">\n", title, title);
+    nnti_put(t, "<figure><figcaption>%s</figcaption><svg class=\"k\" viewBox=\"0 0 600 234\" role=\"img\" aria-label=\"%s\">\n", title, title);
     for (k = 0; k < count && count > 1; k++) {
         if (!nnti_series_shown(net, &s[k])) continue;
-        nnti_put(t, "<rect class=\"s%d\" x=\"%d\" y=\"4\" width=\"10\" height=\"10\"/><text x=\"%d\" y=\"13\">%s</text>", s[k].colour, left, left + 15, s[k].name);
+        nnti_put(t, "<rect class=\"s%d\" x=\"%d\" y=\"6\" width=\"10\" height=\"10\"/><text x=\"%d\" y=\"15\">%s</text>", s[k].colour, left, left + 15, s[k].name);
         left += 34 + 9 * (int)strlen(s[k].name);
     }
     nnti_put_string(t, "<g text-anchor=\"end\">\n");
@@ -24315,7 +24315,7 @@ static void nnti_put_chart(nnti_text *t, const nnt_net *net, const char *title, 
     }
     nnti_put_string(t, "</g><g text-anchor=\"middle\">\n");
     for (k = 0; k * a.x_step <= a.x1; k++) {
-        nnti_put(t, "<text x=\"%f\" y=\"220\">", nnti_chart_x(&a, k * a.x_step));
+        nnti_put(t, "<text x=\"%f\" y=\"226\">", nnti_chart_x(&a, k * a.x_step));
         nnti_put_double(t, k * a.x_step, 6);
         nnti_put_string(t, "</text>\n");
     }
@@ -24404,38 +24404,36 @@ static void nnti_put_wrong(nnti_text *t, const nnti_page_of *p)
     }
     nnti_put_string(t, "</div>\n");
 }
-/* Filters side by side with a line between: of 3 channels in colour, else of the first channel. 0 is grey. */
+/* A picture a filter, so that what is between them is no weight's colour: of 3 channels in colour, else of the first one. */
 static void nnti_put_filters(nnti_text *t, const nnti_page_of *p)
 {
     const nnti_param *w = p->filter;
-    int count, rows, colour, high, wide, width, height, f, row, col, c;
+    int count, colour, high, wide, f, i, c;
     size_t bytes;
     unsigned char *pixels;
     if (!w) return;
     count = (int)nnti_min64(w->size[0], NNTI_FILTERS);
-    rows = (count + NNTI_FILTER_ROW - 1) / NNTI_FILTER_ROW;
     colour = w->size[1] == 3 ? 3 : 1;
     high = (int)w->size[2];
     wide = (int)w->size[3];
-    width = nnti_min(count, NNTI_FILTER_ROW) * (wide + 1) - 1;
-    height = rows * (high + 1) - 1;
-    bytes = (size_t)(width * height * colour);
-    pixels = (unsigned char *)nnti_zalloc(&p->net->a, bytes, 1);
+    bytes = (size_t)(wide * high * colour);
+    pixels = (unsigned char *)nnti_alloc(&p->net->a, bytes);
     if (!pixels) return;                    /* a page without them is better than none */
+    nnti_put(t, "<h2>Filters of the first layer</h2><p>%d of %I, each scaled to its own largest weight; 0 is grey.</p><div class=\"f\">\n", count, w->size[0]);
     for (f = 0; f < count; f++) {
         const float *from = p->filters + (int64_t)f * w->size[1] * high * wide;
         float most = 0;
-        for (c = 0; c < colour * high * wide; c++) most = fabsf(from[c]) > most ? fabsf(from[c]) : most;
-        for (row = 0; row < high; row++)
-            for (col = 0; col < wide; col++)
-                for (c = 0; c < colour; c++) {
-                    size_t at = (size_t)((f / NNTI_FILTER_ROW * (high + 1) + row) * width + f % NNTI_FILTER_ROW * (wide + 1) + col);
-                    pixels[at * (size_t)colour + (size_t)c] = (unsigned char)(128.0f + (most > 0 ? 127.0f * (from[(c * high + row) * wide + col] / most) : 0));
-                }
+        for (i = 0; i < colour * high * wide; i++) most = fabsf(from[i]) > most ? fabsf(from[i]) : most;
+        for (c = 0; c < colour; c++)
+            for (i = 0; i < high * wide; i++) {
+                float share = from[c * high * wide + i] / most;         /* what is not a number is grey */
+                pixels[i * colour + c] = (unsigned char)(share >= -1 && share <= 1 ? 128.0f + 127.0f * share : 128.0f);
+            }
+        nnti_put_string(t, "<img alt=\"\" ");
+        nnti_put_inline_png(t, pixels, wide, high, colour);
+        nnti_put_string(t, "/>\n");
     }
-    nnti_put(t, "<h2>Filters of the first layer</h2><p>%d of %I, each scaled to its own largest weight.</p><div class=\"f\"><img alt=\"filters\" ", count, w->size[0]);
-    nnti_put_inline_png(t, pixels, width, height, colour);
-    nnti_put_string(t, "/></div>\n");
+    nnti_put_string(t, "</div>\n");
     nnti_free(&p->net->a, pixels, bytes);
 }
 static void nnti_put_page(nnti_text *t, void *subject)
