@@ -619,6 +619,31 @@ static void the_flame_graph_is_small_and_valid(void)
                  "assert t.count('http') == t.count('http://www.w3.org/')\n"
                  "\" " NNT_TEST_TMP "/flame.svg") == 0);
 }
+/* In a browser without a window: 2 s. tests/flame.js, which reads only what is seen, says what is wrong. */
+static void the_flame_graph_zooms_and_searches(void)
+{
+    nnt_dataset *d;
+    nnt_loader *l;
+    nnt_net *net;
+    char said[400] = "";
+    FILE *f;
+    if (system("chromium --version >/dev/null 2>&1") != 0) SKIP("no chromium");
+    net = trained_net(5, &d, &l);
+    CHECK(nnt_profile_flame_svg(net, NNT_TEST_TMP "/driven.svg") == NNT_OK);
+    nnt_free(net);
+    nnt_loader_free(l);
+    nnt_dataset_free(d);
+    CHECK(system("cd " NNT_TEST_TMP " && { sed '$d' driven.svg && echo '<script><![CDATA[' && cat \"$OLDPWD/tests/flame.js\" && "
+                 "echo ']]></script></svg>'; } >driving.svg && "
+                 "timeout 60 chromium --headless --no-sandbox --disable-gpu --user-data-dir=\"$PWD/chromium\" --dump-dom "
+                 "\"file://$PWD/driving.svg\" 2>/dev/null | sed -n 's/.*data-driven=\"\\([^\"]*\\)\".*/\\1/p' >driven.txt; "
+                 "rm -rf chromium") == 0);
+    f = fopen(NNT_TEST_TMP "/driven.txt", "rb");
+    if (f && !fgets(said, sizeof said, f)) said[0] = 0;
+    if (f) fclose(f);
+    if (!said[0]) SKIP("chromium does not start here");
+    CHECK_TEXT(said, "well\n");
+}
 static void folded_stacks_sum_up_to_the_threads(void)
 {
     const char *path = NNT_TEST_TMP "/folded.txt";
@@ -978,6 +1003,7 @@ int main(int argc, char **argv)
     TEST(five_loaders_are_one_too_many_but_no_reason_to_fail);
     TEST(memory_may_run_out_anywhere);
     TEST(the_flame_graph_is_small_and_valid);
+    TEST(the_flame_graph_zooms_and_searches);
     TEST(folded_stacks_sum_up_to_the_threads);
     TEST(the_trace_is_json_and_nests);
     TEST(the_ring_of_events_keeps_the_last);
