@@ -273,16 +273,20 @@ do_neon() {
     tests_named "$@" | sed 's/.*/neon & -O2 -Wall -Wextra/' | spread run_test || exit 1
 }
 
-# fuzz NAME: tests/NAME.c on its own mutations of a valid file
+# fuzz NAME: tests/NAME.c on its own mutations of a valid file, and on what libFuzzer found before
 fuzz() {
     compile_test "build/asan/$1" "tests/$1.c" $both >"build/asan/$1.txt" 2>&1 || { fail "build/asan/$1 (compiling)" "build/asan/$1.txt"; return 1; }
-    check "build/asan/$1 --random 3000" "build/asan/$1" --random 3000
+    check "build/asan/$1 --random 3000" "build/asan/$1" --random 3000 || return 1
+    [ -f "tests/corpus/$1.txt" ] || return 0            # a new target has none yet
+    tests/corpus.sh unpack "tests/corpus/$1.txt" "build/asan/corpus_$1"
+    check "build/asan/$1 tests/corpus/$1.txt" "build/asan/$1" "build/asan/corpus_$1"/*
 }
 works_with() { compiles "$cc" c "$1" && build/probe >/dev/null 2>&1; }
 
 # Longer, guided by what the code does with its input: tests/NAME.c with libFuzzer.
 fuzz_guided() {         # name, seconds
     mkdir -p "build/fuzz/$1"
+    [ ! -f "tests/corpus/$1.txt" ] || tests/corpus.sh unpack "tests/corpus/$1.txt" "build/fuzz/$1"
     compile_test "build/fuzz/$1.run" "tests/$1.c" $libfuzzer -DFUZZ_LIBFUZZER &&
         "build/fuzz/$1.run" -max_total_time="$2" -max_len=8192 -len_control=0 -rss_limit_mb=2560 -timeout=25 -print_final_stats=1 -print_funcs=0 \
             -artifact_prefix="build/fuzz/$1-" "build/fuzz/$1"
