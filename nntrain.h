@@ -17989,7 +17989,7 @@ static int nnti_filter_taps(int from, int to) { return (int)ceil(nnti_max_double
 /* Results begin .. begin + count - 1 of `to`, made of `from` values. Into memory, of nnti_filter_bytes. */
 static nnti_filter nnti_filter_new(void *memory, int from, int to, int begin, int count, int is_float)
 {
-    const double step = (double)from / to, support = nnti_max_double(1, step);
+    const double step = (double)from / to, support = nnti_max_double(1, step), slope = 1 / support;
     nnti_filter a;
     int i, t;
     a.taps = nnti_filter_taps(from, to);
@@ -18003,9 +18003,10 @@ static nnti_filter nnti_filter_new(void *memory, int from, int to, int begin, in
         float *real = (float *)a.weights + (size_t)i * (size_t)a.taps;
         double sum = 0;
         memset(fixed, 0, (size_t)a.taps * sizeof *fixed);       /* an even number: vectors take two at a time */
-        for (t = first; t < end; t++) sum += nnti_max_double(0, 1 - fabs((t - center + 0.5) / support));
+        for (t = first; t < end; t++) sum += nnti_max_double(0, 1 - slope * fabs(t - center + 0.5));
+        sum = 1 / sum;
         for (t = first; t < end; t++) {
-            double w = nnti_max_double(0, 1 - fabs((t - center + 0.5) / support)) / sum;
+            const double w = sum * nnti_max_double(0, 1 - slope * fabs(t - center + 0.5));
             if (is_float) real[t - first] = (float)w;
             else fixed[t - first] = (int32_t)(w * (1 << NNTI_WEIGHT_BITS) + 0.5);
         }
@@ -18432,7 +18433,7 @@ static void nnti_add_normal(int isa, const nnti_values *v, float amount, const n
 
 /* ---- arrangement ---- */
 
-/* What a byte becomes: value / 255, or that normalised. In double, so that a compiler that multiplies by 1/255
+/* What a byte becomes unless it is normalised. In double, so that a compiler that multiplies by 1/255
    (-ffast-math) still gets every one right. */
 static float nnti_byte_value(int v) { return (float)((double)v / 255.0); }
 
@@ -18450,16 +18451,99 @@ static void nnti_look_up(float *to, const uint8_t *from, int channels, const flo
     }
     for (; x < count; x++, from += channels) to[x] = table[*from];
 }
-/* x[c][y][x], bytes by table[c]. */
-static void nnti_to_planes(float *to, const nnti_image *m, float table[][256])
+/* What bytes become, by channel: value / 255, normalised. by_rule: as nnti_bytes_row3_avx512 computes it. */
+typedef struct nnti_bytes {
+    float value[NNT_TRANSFORM_CHANNELS][256], mean[NNT_TRANSFORM_CHANNELS], deviation[NNT_TRANSFORM_CHANNELS];
+    int   by_rule;
+} nnti_bytes;
+
+#if defined(NNTI_X86)
+/* Bytes 0, 3, ... 45; two more are read. */
+NNTI_AVX512 static __m128i nnti_every_third(const uint8_t *p)
+{
+    const __m128i a = _mm_setr_epi8(0, 3, 6, 9, 12, 15, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
+    const __m128i b = _mm_setr_epi8(-1, -1, -1, -1, -1, -1, 2, 5, 8, 11, 14, -1, -1, -1, -1, -1);
+    const __m128i c = _mm_setr_epi8(-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 1, 4, 7, 10, 13);
+    return _mm_or_si128(_mm_or_si128(_mm_shuffle_epi8(NNTI_LOAD16(p), a), _mm_shuffle_epi8(NNTI_LOAD16(p + 16), b)),
+                        _mm_shuffle_epi8(NNTI_LOAD16(p + 32), c));
+}
+/* a / b, in nearly all cases the nearest number: the product with the inverse, and then its error's share. */
+NNTI_AVX512 static __m512 nnti_quotient_avx512(__m512 a, __m512 b, __m512 inverse)
+{
+    const __m512 q = _mm512_mul_ps(a, inverse);
+    return _mm512_fmadd_ps(_mm512_fnmadd_ps(q, b, a), inverse, q);
+}
+/* A row of pixels of three bytes into three planes, without the table, whose look-ups take twice the time. */
+NNTI_AVX512 static void nnti_bytes_row3_avx512(float *to, int64_t plane, const uint8_t *from, const nnti_bytes *bytes, int count)
+{
+    const __m512 one = _mm512_set1_ps(1.0f), most = _mm512_set1_ps(255.0f), share = _mm512_set1_ps(1.0f / 255.0f);
+    int c, x;
+    for (c = 0; c < 3; c++, to += plane) {
+        const __m512 mean = _mm512_set1_ps(bytes->mean[c]), deviation = _mm512_set1_ps(bytes->deviation[c]);
+        const __m512 inverse = _mm512_div_ps(one, deviation);
+        for (x = 0; x + 16 <= count; x += 16) {
+            const __m512 v = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(nnti_every_third(from + 3 * x + c)));
+            const __m512 centered = _mm512_sub_ps(nnti_quotient_avx512(v, most, share), mean);
+            _mm512_storeu_ps(to + x, nnti_quotient_avx512(centered, deviation, inverse));
+        }
+        nnti_look_up(to + x, from + 3 * x + c, 3, bytes->value[c], count - x);
+    }
+}
+/* Whether the rule gives every byte the table's bits. */
+static int nnti_bytes_fit(const nnti_bytes *bytes)
+{
+    uint8_t pixel[3 * 256 + NNTI_SLACK];
+    float value[3][256];
+    int i;
+    if (nnti_isa_best() != NNTI_ISA_AVX512) return 0;
+    for (i = 0; i < 3 * 256; i++) pixel[i] = (uint8_t)(i / 3);
+    memset(pixel + 3 * 256, 0, NNTI_SLACK);
+    nnti_bytes_row3_avx512(value[0], 256, pixel, bytes, 256);
+    return memcmp(value, bytes->value, sizeof value) == 0;
+}
+#else
+static int nnti_bytes_fit(const nnti_bytes *bytes) { (void)bytes; return 0; }
+#endif
+static void nnti_bytes_init(nnti_bytes *bytes)
+{
+    int c, v;
+    for (c = 0; c < NNT_TRANSFORM_CHANNELS; c++) {
+        for (v = 0; v < 256; v++) bytes->value[c][v] = nnti_byte_value(v);
+        bytes->mean[c] = 0;
+        bytes->deviation[c] = 1;
+    }
+    bytes->by_rule = nnti_bytes_fit(bytes);
+}
+static void nnti_bytes_normalize(nnti_bytes *bytes, const nnt_transform *t)
+{
+    int c, v;
+    for (c = 0; c < NNT_TRANSFORM_CHANNELS; c++) {
+        const int k = t->channels == 1 ? 0 : nnti_min(c, t->channels - 1);
+        for (v = 0; v < 256; v++) bytes->value[c][v] = (nnti_byte_value(v) - t->mean[k]) / t->deviation[k];
+        bytes->mean[c] = t->mean[k];
+        bytes->deviation[c] = t->deviation[k];
+    }
+    bytes->by_rule = nnti_bytes_fit(bytes);
+}
+
+/* x[c][y][x] */
+static void nnti_to_planes(int isa, float *to, const nnti_image *m, const nnti_bytes *bytes)
 {
     const int64_t plane = (int64_t)m->height * m->width;
     int y, x, c;
+#if defined(NNTI_X86)
+    if (isa == NNTI_ISA_AVX512 && bytes->by_rule && m->channels == 3 && !m->is_float) {
+        for (y = 0; y < m->height; y++)
+            nnti_bytes_row3_avx512(to + (int64_t)y * m->width, plane, (const uint8_t *)nnti_pixel(m, y, 0), bytes, m->width);
+        return;
+    }
+#endif
+    (void)isa;
     for (y = 0; y < m->height; y++) for (c = 0; c < m->channels; c++) {
         float *row = to + c * plane + (int64_t)y * m->width;
         const uint8_t *b = (const uint8_t *)nnti_pixel(m, y, 0);
         const float *f = (const float *)(const void *)b + c;
-        if (!m->is_float) nnti_look_up(row, b + c, m->channels, table[nnti_min(c, NNT_TRANSFORM_CHANNELS - 1)], m->width);
+        if (!m->is_float) nnti_look_up(row, b + c, m->channels, bytes->value[nnti_min(c, NNT_TRANSFORM_CHANNELS - 1)], m->width);
         else for (x = 0; x < m->width; x++) row[x] = f[(int64_t)x * m->channels];
     }
 }
@@ -18635,10 +18719,11 @@ static void nnti_least_size(const nnti_reading *r, int *height, int *width)
     *width = t->kind == NNT_TRANSFORM_RESIZE ? t->width : t->height;
 }
 /* One side: what results begin .. begin + count - 1 of `to` are made of. Wider than the filter's triangle: a decoder that
-   reduces may round sizes, by which the crop's place differs by one result and its scale by one in all. */
-static void nnti_side_ahead(int from, int to, int begin, int count, int *first, int *length)
+   reduces may round sizes, by which the scale differs by one result in all and, unless `to` is fixed, the crop's place by
+   one more. */
+static void nnti_side_ahead(int from, int to, int is_fixed, int begin, int count, int *first, int *length)
 {
-    const double step = (double)from / to, margin = 3 * nnti_max_double(1, step) + 2;
+    const double step = (double)from / to, margin = (is_fixed ? 2 : 3) * nnti_max_double(1, step) + 2;
     const double left = nnti_max_double(0, floor(begin * step - margin)), right = ceil(((double)begin + count) * step + margin);
     *first = (int)left;
     *length = (right < from ? (int)right : from) - *first;
@@ -18651,7 +18736,7 @@ static nnti_part nnti_wanted_part(const nnti_reading *r, int height, int width)
     const nnti_part all = nnti_all_of(height, width);
     nnti_part p = all, cut;
     nnti_dice d;
-    int size[2];
+    int size[2], both;
     if (!a->count) return all;
     d = nnti_dice_new(r, a->index, a->place);
     if (nnti_is_crop(t)) p = nnti_crop_part(t, &d, height, width);
@@ -18660,9 +18745,10 @@ static nnti_part nnti_wanted_part(const nnti_reading *r, int height, int width)
     } else if (t->kind <= NNT_TRANSFORM_RESIZE && a->count > 1 && nnti_is_crop(t + 1) && nnti_size_fits(t, height, width, size)) {
         d = nnti_dice_new(r, a->index, a->place + 1);
         cut = nnti_crop_part(t + 1, &d, size[0], size[1]);
+        both = t->kind == NNT_TRANSFORM_RESIZE;
         if (!nnti_is_inside(cut, size[0], size[1])) return all;
-        nnti_side_ahead(height, size[0], cut.y, cut.height, &p.y, &p.height);
-        nnti_side_ahead(width, size[1], cut.x, cut.width, &p.x, &p.width);
+        nnti_side_ahead(height, size[0], both || height <= width, cut.y, cut.height, &p.y, &p.height);
+        nnti_side_ahead(width, size[1], both || width <= height, cut.x, cut.width, &p.x, &p.width);
     }
     return nnti_is_inside(p, height, width) ? p : all;
 }
@@ -18878,7 +18964,7 @@ struct nnt_dataset {
     nnt_reader_desc  reader;                /* count, sizes and classes of every dataset; sizes 0: they differ, or not known */
     int64_t          sample;                /* floats of one; 0: as above */
     nnt_arrays_desc  arrays;                /* of arrays and IDX */
-    float            byte_value[NNT_TRANSFORM_CHANNELS][256];   /* what bytes become, by channel */
+    nnti_bytes       bytes;                 /* what bytes become */
     uint8_t         *images;                /* IDX: the unpacked file, and the labels made of the other one */
     size_t           images_bytes;
     int32_t         *labels;
@@ -18913,10 +18999,9 @@ static nnt_dataset *nnti_dataset_new(const nnt_allocator *a)
 {
     nnt_allocator own = nnti_allocator(a);
     nnt_dataset *d = (nnt_dataset *)nnti_zalloc(&own, 1, sizeof *d);
-    int c, v;
     if (!d) return NULL;
     d->a = own;
-    for (c = 0; c < NNT_TRANSFORM_CHANNELS; c++) for (v = 0; v < 256; v++) d->byte_value[c][v] = nnti_byte_value(v);
+    nnti_bytes_init(&d->bytes);
     return d;
 }
 
@@ -18981,9 +19066,7 @@ static nnt_result nnti_read_planes(const nnt_dataset *d, nnti_reading *r, int64_
     code = d->kind->picture(d, r, index, s);
     if (!code) code = nnti_check_size(d, r, index, &s->image);
     if (!code) {
-        float table[NNT_TRANSFORM_CHANNELS][256];
-        memcpy(table, d->byte_value, sizeof table);
-        nnti_to_planes(x, &s->image, table);
+        nnti_to_planes(r->isa, x, &s->image, &d->bytes);
         nnti_lap(&r->laps, NNTI_STAGE_TRANSFORM);
     }
     return code;
@@ -19019,7 +19102,7 @@ static nnt_result nnti_arrays_planes(const nnt_dataset *d, nnti_reading *r, int6
     size_t first = (size_t)index * (size_t)d->sample, n = (size_t)d->sample, i;
     (void)r;
     if (from->x) memcpy(x, from->x + first, n * sizeof *x);
-    else for (i = 0; i < n; i++) x[i] = d->byte_value[0][from->x_u8[first + i]];
+    else for (i = 0; i < n; i++) x[i] = d->bytes.value[0][from->x_u8[first + i]];
     if (from->labels) s->label = from->labels[index];
     if (from->targets && s->target)
         memcpy(s->target, from->targets + (size_t)index * (size_t)from->target_size, (size_t)from->target_size * sizeof(float));
@@ -19980,15 +20063,13 @@ static nnt_result nnti_transform_picture(const nnt_dataset *d, nnti_reading *r, 
    matter of the table then. */
 static nnt_result nnti_transform_planes(const nnt_dataset *d, nnti_reading *r, int64_t index, float *x, nnti_sample *s)
 {
-    float table[NNT_TRANSFORM_CHANNELS][256];
     nnti_values v;
     int i = d->value_first, done;
     nnt_result code = nnti_transform_source(d, r, index, s, &done);
     if (!code) code = nnti_apply(d->list + done, i - done, r, index, d->place + done, &s->image);
     if (!code) code = nnti_check_size(d, r, index, &s->image);
     if (code) return code;
-    memcpy(table, d->byte_value, sizeof table);
-    nnti_to_planes(x, &s->image, table);
+    nnti_to_planes(r->isa, x, &s->image, &d->bytes);
     if (i < d->list_count && d->list[i].kind == NNT_TRANSFORM_NORMALIZE && !s->image.is_float) i++;
     v.p = x;
     v.channels = s->image.channels;
@@ -20052,7 +20133,7 @@ static nnt_result nnti_cache_new(nnt_dataset *d, size_t limit)
 /* Checks the list, works out what comes out of it. */
 static nnt_result nnti_transform_plan(nnt_dataset *d)
 {
-    int shape[3], i, c, v;
+    int shape[3], i;
     shape[0] = d->reader.channels;
     shape[1] = d->reader.height;
     shape[2] = d->reader.width;
@@ -20069,11 +20150,7 @@ static nnt_result nnti_transform_plan(nnt_dataset *d)
     d->value_first = d->list_count;
     while (d->value_first > 0 && nnti_is_value(&d->list[d->value_first - 1])) d->value_first--;
     if (d->value_first < d->list_count && d->list[d->value_first].kind == NNT_TRANSFORM_NORMALIZE)
-        for (c = 0; c < NNT_TRANSFORM_CHANNELS; c++) for (v = 0; v < 256; v++) {
-            const nnt_transform *t = &d->list[d->value_first];
-            const int k = t->channels == 1 ? 0 : nnti_min(c, t->channels - 1);
-            d->byte_value[c][v] = (d->byte_value[c][v] - t->mean[k]) / t->deviation[k];
-        }
+        nnti_bytes_normalize(&d->bytes, &d->list[d->value_first]);
     return nnti_dataset_use(d, "dataset_transform", &nnti_transform_kind, &d->reader);
 }
 NNT_API nnt_dataset *nnt_dataset_transform(nnt_dataset *base, nnt_transforms_desc t, const nnt_allocator *a)

@@ -51,14 +51,15 @@ static JDIMENSION scaled(int v, JDIMENSION out, JDIMENSION in, int up)
 {
     return (JDIMENSION)(((uint64_t)v * out + (up ? in - 1 : 0)) / in);
 }
-/* Some pixels more than asked for: interpolated chroma depends on neighbours. */
+/* Where chroma is interpolated, some pixels more than asked for: it depends on neighbours. */
 static window look_through(struct jpeg_decompress_struct *c, const nnt_picture *p)
 {
     window w = { 0, 0, 0 };
     w.end = c->output_height;
 #ifdef LIBJPEG_TURBO_VERSION_NUMBER
     if (p->part_width) {
-        const JDIMENSION more = 4, width = c->output_width, height = c->output_height;
+        const int interpolated = c->do_fancy_upsampling && (c->max_h_samp_factor > 1 || c->max_v_samp_factor > 1);
+        const JDIMENSION more = interpolated ? 4 : 0, width = c->output_width, height = c->output_height;
         JDIMENSION right = scaled(p->part_x + p->part_width, width, c->image_width, 1) + more, columns;
         JDIMENSION bottom = scaled(p->part_y + p->part_height, height, c->image_height, 1) + more;
         w.x = scaled(p->part_x, width, c->image_width, 0);

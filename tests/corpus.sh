@@ -34,7 +34,7 @@ pack() {                # program, folder
         if [ -n "$line" ] && [ ${#line} -le 1024 ]; then cp "$file" "$work/short"; fi
     done
     "$1" -set_cover_merge=1 -max_len=100000 "$work/chosen" "$work/short" >"$work/log" 2>&1 || { tail "$work/log" >&2; exit 1; }
-    echo "# Inputs of ${1##*/}, found by libFuzzer. See tests/corpus.sh."
+    echo "# Inputs of $(basename "$1" .run), found by libFuzzer. See tests/corpus.sh."
     for file in "$work/chosen"/*; do
         line=$(hex "$file")
         echo "${#line} $line"

@@ -225,6 +225,38 @@ static void check_resize_on_every_isa(int height, int width, int to_height, int 
     nnti_reading_free(&plain);
     free(pixels);
 }
+/* (v / 255 - mean) / deviation, each rounded to float, in one plane a channel. */
+static void check_bytes_on_every_isa(int height, int width, float mean, float deviation)
+{
+    enum { MOST = 5 * 300 * 3 };
+    static uint8_t pixels[MOST + NNTI_SLACK];
+    static float got[MOST];
+    const float means[3] = { mean, -mean, 0.456f }, deviations[3] = { deviation, 0.224f, 1 / deviation };
+    const nnt_transform t = nnt_normalize(means, deviations, 3);
+    const nnti_image m = image_of(pixels, height, width, 3, 0);
+    nnti_bytes bytes;
+    int isa, c, i, bad;
+    fill_random(pixels, sizeof pixels, (uint32_t)width);
+    nnti_bytes_normalize(&bytes, &t);
+    if (deviation == 0.229f) CHECK(bytes.by_rule == (nnti_isa_best() == NNTI_ISA_AVX512));
+    for (isa = NNTI_ISA_C; isa <= nnti_isa_best(); isa++) {
+        nnti_to_planes(isa, got, &m, &bytes);
+        for (bad = 0, c = 0; c < 3; c++) for (i = 0; i < height * width; i++) {
+            const float share = (float)(pixels[3 * i + c] / 255.0), centered = share - means[c], want = centered / deviations[c];
+            bad += memcmp(&want, &got[c * height * width + i], sizeof want) != 0;
+        }
+        CHECKF(bad == 0, "%d x %d, mean %g, deviation %g, isa %d: %d differ", height, width, (double)mean, (double)deviation, isa, bad);
+    }
+}
+static void every_instruction_set_normalises_bytes_to_the_same_bits(void)
+{
+    int k;
+    for (k = 1; k < 300; k++) check_bytes_on_every_isa(1 + k % 5, k, (float)k / 300, 0.001f * (float)k);
+    check_bytes_on_every_isa(3, 256, 0.485f, 0.229f);
+    check_bytes_on_every_isa(3, 256, 0, 1);
+    check_bytes_on_every_isa(3, 256, 1e30f, 1e-30f);
+    check_bytes_on_every_isa(3, 256, 1e-30f, 1e-38f);
+}
 static void every_instruction_set_resizes_to_the_same_bytes(void)
 {
     int width, to;
@@ -1768,7 +1800,10 @@ static void make_painted_folder(int width, int height)
 static void what_a_decoder_may_leave_out_changes_no_bit(void)
 {
     enum { SIDE = 20, VALUES = 9 * 3 * SIDE * SIDE };
-    static const int sizes[][2] = { { 64, 96 }, { 97, 45 }, { 31, 120 }, { 22, 23 }, { 130, 131 } };
+    enum { SIZES = 8 };
+    static const int sizes[SIZES][2] = {
+        { 64, 96 }, { 97, 45 }, { 31, 120 }, { 22, 23 }, { 130, 131 }, { 90, 59 }, { 58, 59 }, { 88, 117 }
+    };
     static float want[VALUES], got[VALUES];
     const nnt_transform lists[6][2] = {
         { nnt_resize_shorter(29), nnt_center_crop(SIDE, SIDE) }, { nnt_resize(24, 33), nnt_random_crop(SIDE, SIDE, 0) },
@@ -1778,7 +1813,7 @@ static void what_a_decoder_may_leave_out_changes_no_bit(void)
     int size, list, reduced, cache, left_out[6] = { 0, 0, 0, 0, 0, 0 };
     make_folder("painted");
     make_folder("painted/a");
-    for (size = 0; size < 5; size++) {
+    for (size = 0; size < SIZES; size++) {
         make_painted_folder(sizes[size][0], sizes[size][1]);
         for (list = 0; list < 6; list++) for (reduced = 1; reduced < 5; reduced++) for (cache = 0; cache < 2; cache++) {
             painter all = { 1, 1, 0 }, some = { 0, 1, 0 };
@@ -1954,6 +1989,7 @@ int main(int argc, char **argv)
     TEST(transforms_give_what_pillow_gives);
     TEST(floats_are_resized_as_bytes_are);
     TEST(every_instruction_set_resizes_to_the_same_bytes);
+    TEST(every_instruction_set_normalises_bytes_to_the_same_bits);
     TEST(a_crop_after_a_resize_costs_no_bit);
     TEST(random_crops_are_anywhere_evenly);
     TEST(flips_come_with_their_probability);
