@@ -6,8 +6,8 @@
 #   tests/corpus.sh unpack tests/corpus/NAME.txt FOLDER            a file in FOLDER for each input
 #
 # A line is an input: its bytes as hexadecimal numbers, a word xx*n for n bytes xx. Lines that begin with # are remarks.
-# Packing takes inputs of a line's length at most, of them those that libFuzzer's set cover needs, the shortest first until
-# there are 40 or 8,000 digits.
+# Packing takes inputs of 1,536 characters at most, of them those that libFuzzer's set cover needs, and of these, short and
+# long ones alike, about 40 or 12,000 characters.
 
 set -eu
 LC_ALL=C
@@ -31,14 +31,21 @@ pack() {                # program, folder
     mkdir "$work/short" "$work/chosen"
     for file in "$2"/*; do
         line=$(hex "$file")
-        if [ -n "$line" ] && [ ${#line} -le 1024 ]; then cp "$file" "$work/short"; fi
+        if [ -n "$line" ] && [ ${#line} -le 1536 ]; then cp "$file" "$work/short"; fi
     done
     "$1" -set_cover_merge=1 -max_len=100000 "$work/chosen" "$work/short" >"$work/log" 2>&1 || { tail "$work/log" >&2; exit 1; }
     echo "# Inputs of $(basename "$1" .run), found by libFuzzer. See tests/corpus.sh."
     for file in "$work/chosen"/*; do
         line=$(hex "$file")
         echo "${#line} $line"
-    done | sort -n | awk '{ sum += $1 } NR <= 40 && sum <= 8000 { sub(/^[0-9]+ /, ""); print }'
+    done | sort -n | awk '
+        { sum += $1; sub(/^[0-9]+ /, ""); line[NR] = $0 }
+        END {
+            step = 1
+            if (NR / 40 > step) step = NR / 40
+            if (sum / 12000 > step) step = sum / 12000
+            for (i = 0; i < NR; i += step) print line[int(i) + 1]
+        }'
 }
 
 unpack() {              # text, folder
