@@ -1264,6 +1264,13 @@ NNT_API nnt_result nnt_backend_register(const nnt_backend *b);
 #  define NNTI_INLINE   static
 #endif
 
+/* From here on the compiler does not know what p is equal to. */
+#if defined(__GNUC__) || defined(__clang__)
+#  define NNTI_UNKNOWN(p) __asm__("" : "+r"(p))
+#else
+#  define NNTI_UNKNOWN(p) ((void)0)
+#endif
+
 /* Asks for the cache line at p, which may be anywhere; to be written. */
 #if defined(__GNUC__) || defined(__clang__)
 #  define NNTI_PREFETCH(p) __builtin_prefetch(p)
@@ -3639,7 +3646,7 @@ typedef struct nnti_tile_end {
     int add, relu;
 } nnti_tile_end;
 
-/* c[r * ldc + j] = the end of sum_k a[ta[k] + r] * b[tb[k] + j]. */
+/* c[r * ldc + j] = the end of sum_k a[ta[k] + r] * b[tb[k] + j]; without tables both are packed for this tile. */
 typedef void (*nnti_tile_fn)(int k, const float *a, const int32_t *ta, const float *b, const int32_t *tb, float *c,
                              ptrdiff_t ldc, const nnti_tile_end *end);
 
@@ -3784,8 +3791,12 @@ NNTI_INLINE void nnti_tile_c(const int rows, const int columns, int k, const flo
     float s[4][8];
     int r, j;
     for (r = 0; r < rows; r++) for (j = 0; j < columns; j++) s[r][j] = 0.0f;
-    for (; k > 0; k--, ta++, tb++)
-        for (r = 0; r < rows; r++) for (j = 0; j < columns; j++) s[r][j] += a[*ta + r] * b[*tb + j];
+    for (; k > 0; k--) {
+        const float *x = ta ? a + *ta++ : a, *y = tb ? b + *tb++ : b;
+        for (r = 0; r < rows; r++) for (j = 0; j < columns; j++) s[r][j] += x[r] * y[j];
+        a += ta ? 0 : rows;
+        b += tb ? 0 : columns;
+    }
     for (r = 0; r < rows; r++)
         for (j = 0; j < columns; j++) {
             const float bias = (end->row_bias ? end->row_bias[r] : 0.0f) + (end->col_bias ? end->col_bias[j] : 0.0f);
@@ -3852,18 +3863,21 @@ NNTI_AVX2 NNTI_INLINE void nnti_tile_avx2(const int rows, const int vecs, int k,
 #define NNTI_ROW(R) __m256 u##R = _mm256_setzero_ps(), v##R = u##R;
     NNTI_ROWS_6(NNTI_ROW)
 #undef NNTI_ROW
-    for (; k > 0; k--, ta++, tb++) {
-        const float *x = a + *ta, *y = b + *tb;
-        const __m256 b0 = _mm256_loadu_ps(y), b1 = vecs > 1 ? _mm256_loadu_ps(y + 8) : b0;
 #define NNTI_ROW(R) \
-        if (rows > R) { \
-            const __m256 t = _mm256_broadcast_ss(x + R); \
-            u##R = _mm256_fmadd_ps(t, b0, u##R); \
-            if (vecs > 1) v##R = _mm256_fmadd_ps(t, b1, v##R); \
-        }
-        NNTI_ROWS_6(NNTI_ROW)
-#undef NNTI_ROW
+    if (rows > R) { \
+        const __m256 t = _mm256_broadcast_ss(x + R); \
+        u##R = _mm256_fmadd_ps(t, b0, u##R); \
+        if (vecs > 1) v##R = _mm256_fmadd_ps(t, b1, v##R); \
     }
+#define NNTI_STEP(X, Y) { \
+        const float *x = X, *y = Y; \
+        const __m256 b0 = _mm256_loadu_ps(y), b1 = vecs > 1 ? _mm256_loadu_ps(y + 8) : b0; \
+        NNTI_ROWS_6(NNTI_ROW) \
+    }
+    if (ta) for (; k > 0; k--, ta++, tb++) NNTI_STEP(a + *ta, b + *tb)
+    else for (; k > 0; k--, a += rows, b += 8 * vecs) NNTI_STEP(a, b)
+#undef NNTI_STEP
+#undef NNTI_ROW
 #define NNTI_EACH(R, EXPR_U, EXPR_V) if (rows > R) { u##R = EXPR_U; if (vecs > 1) v##R = EXPR_V; }
     if (end->row_bias) {
 #define NNTI_ROW(R) NNTI_EACH(R, _mm256_add_ps(u##R, _mm256_broadcast_ss(end->row_bias + R)), \
@@ -4154,18 +4168,25 @@ NNTI_AVX512 NNTI_INLINE void nnti_tile_avx512(const int rows, const int vecs, in
 #define NNTI_ROW(R) __m512 u##R = _mm512_setzero_ps(), v##R = u##R;
     NNTI_ROWS_14(NNTI_ROW)
 #undef NNTI_ROW
-    for (; k > 0; k--, ta++, tb++) {
-        const float *x = a + *ta, *y = b + *tb;
-        const __m512 b0 = _mm512_loadu_ps(y), b1 = vecs > 1 ? _mm512_loadu_ps(y + 16) : b0;
+    /* A product can read its factor from memory by itself, but a compiler makes a register of what it sees used twice.
+       With half of the rows read so there are the fewest instructions that two loads a cycle suffice for: what counts
+       when another program has the core's other thread. */
 #define NNTI_ROW(R) \
-        if (rows > R) { \
-            const __m512 t = _mm512_set1_ps(x[R]); \
-            u##R = _mm512_fmadd_ps(t, b0, u##R); \
-            if (vecs > 1) v##R = _mm512_fmadd_ps(t, b1, v##R); \
-        }
-        NNTI_ROWS_14(NNTI_ROW)
-#undef NNTI_ROW
+    if (rows > R) { \
+        const __m512 t = _mm512_set1_ps(x[R]); \
+        u##R = _mm512_fmadd_ps(t, b0, u##R); \
+        if (vecs > 1) v##R = _mm512_fmadd_ps(R < 7 ? t : _mm512_set1_ps(again[R]), b1, v##R); \
     }
+#define NNTI_STEP(X, Y) { \
+        const float *x = X, *y = Y, *again = x; \
+        const __m512 b0 = _mm512_loadu_ps(y), b1 = vecs > 1 ? _mm512_loadu_ps(y + 16) : b0; \
+        NNTI_UNKNOWN(again); \
+        NNTI_ROWS_14(NNTI_ROW) \
+    }
+    if (ta) for (; k > 0; k--, ta++, tb++) NNTI_STEP(a + *ta, b + *tb)
+    else for (; k > 0; k--, a += rows, b += 16 * vecs) NNTI_STEP(a, b)
+#undef NNTI_STEP
+#undef NNTI_ROW
 #define NNTI_EACH(R, EXPR_U, EXPR_V) if (rows > R) { u##R = EXPR_U; if (vecs > 1) v##R = EXPR_V; }
     if (end->row_bias) {
 #define NNTI_ROW(R) NNTI_EACH(R, _mm512_add_ps(u##R, _mm512_set1_ps(end->row_bias[R])), \
@@ -4491,8 +4512,8 @@ NNTI_INLINE void nnti_tile_neon(const int rows, const int vecs, int k, const flo
 #define NNTI_ROW(R) float32x4_t u##R = vdupq_n_f32(0.0f), v##R = u##R, w##R = u##R;
     NNTI_ROWS_8(NNTI_ROW)
 #undef NNTI_ROW
-    for (; k > 0; k--, ta++, tb++) {
-        const float *x = a + *ta, *y = b + *tb;
+    for (; k > 0; k--) {
+        const float *x = ta ? a + *ta++ : a, *y = tb ? b + *tb++ : b;
         const float32x4_t b0 = vld1q_f32(y), b1 = vecs > 1 ? vld1q_f32(y + 4) : b0;
         const float32x4_t b2 = vecs > 2 ? vld1q_f32(y + 8) : b0;
         if (rows == 8) {                    /* all of a in two registers: eight would not leave room for the sums */
@@ -4514,6 +4535,8 @@ NNTI_INLINE void nnti_tile_neon(const int rows, const int vecs, int k, const flo
             NNTI_ROWS_8(NNTI_ROW)
 #undef NNTI_ROW
         }
+        a += ta ? 0 : rows;
+        b += tb ? 0 : 4 * vecs;
     }
 #define NNTI_VECTOR(S, R, J) \
     if (end->row_bias) S = vaddq_f32(S, vld1q_dup_f32(end->row_bias + R)); \
@@ -4763,8 +4786,8 @@ static void nnti_panel_tile(const nnti_gemm *g, const nnti_panel *p, int row, in
     end.add = k0 > 0 || (p->direct && g->end.add);
     end.relu = last && g->end.relu;
     g->isa->tiles[(p->width / g->isa->lanes - 1) * g->isa->rows + rows - 1](
-        count, a, nnti_tile_table(g, rows), p->in_place ? p->in_place : p->b,
-        p->in_place ? g->b.table + k0 : nnti_panel_table(g, p->width), c, p->ldc, &end);
+        count, a, p->in_place ? nnti_tile_table(g, rows) : NULL, p->in_place ? p->in_place : p->b,
+        p->in_place ? g->b.table + k0 : NULL, c, p->ldc, &end);
 }
 /* C's rows of tiles [tile0, tile1), columns [column0, column1). scratch: nnti_gemm_scratch floats. */
 static void nnti_gemm_block(const nnti_gemm *g, int tile0, int tile1, int64_t column0, int64_t column1, float *scratch)
