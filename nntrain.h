@@ -3606,8 +3606,8 @@ enum {
     NNTI_PANEL_MAX = 32,            /* columns of a panel at most */
     NNTI_TILE_MAX = 14,             /* rows of a tile at most */
     NNTI_GROUP_MAX = 8,             /* panels that are packed together at most */
-    NNTI_GEMM_KC = 320,             /* length of a block of k: with it a panel fits in the first-level cache */
-    NNTI_GEMM_ROWS = 512            /* rows of C that one chunk of work has at most */
+    NNTI_GEMM_KC = 384,             /* length of a block of k: a panel nearly fits in the first-level cache */
+    NNTI_GEMM_ROWS = 1024           /* rows of C that one chunk of work has at most */
 };
 
 /* Where line i of an operand begins: i counts through outer, middle and inner, a nest of three loops. */
@@ -4626,7 +4626,7 @@ static void nnti_gemm_plan(nnti_gemm *g, const nnti_gemm_isa *isa)
        second-level cache: bring each tile of it for several panels. */
     g->group = 1;
     if (blocks == 1 ? g->kc < 128 && (double)g->m * (double)g->n > 4e6 : (double)g->m * g->k > 256e3)
-        g->group = (int)nnti_max64(1, nnti_min64(NNTI_GROUP_MAX, g->n / nnti_panel_width(isa) / 8));
+        g->group = (int)nnti_max64(1, nnti_min64(NNTI_GROUP_MAX, g->n / nnti_panel_width(isa) / 4));
 }
 /* Offsets of packed k: k * height for the two heights that tiles have, then k * width for the widths of panels; last,
    room for those of B in place. */
@@ -4829,7 +4829,7 @@ static nnti_gemm_cut nnti_gemm_cut_of(const nnti_gemm *g)
     cut.row_blocks = (int)nnti_ceil_div(g->m, NNTI_GEMM_ROWS);
     /* Few columns: cut the rows too, though each block of them packs B again. */
     if (panels < 16 && panels * cut.row_blocks < wanted)
-        cut.row_blocks = nnti_max(cut.row_blocks, nnti_min(g->m / 128, (int)(16 / panels)));
+        cut.row_blocks = nnti_max(cut.row_blocks, nnti_min(g->m / 256, (int)(16 / panels)));
     cut.columns = width * nnti_max64(1, panels * cut.row_blocks / nnti_max(wanted, cut.row_blocks));
     cut.column_blocks = (int)nnti_max64(1, nnti_ceil_div(g->n, cut.columns));
     return cut;
