@@ -4727,6 +4727,7 @@ typedef struct nnti_panel {
     int64_t column;
     int columns, width, direct;     /* direct: c is in C itself, side by side */
     const float *in_place;          /* B's columns where they are; NULL: packed to b */
+    const float *next;              /* the same of the panel that follows in this place of the group; or NULL */
     float *b, *c;
     ptrdiff_t ldc;
     float col_bias[NNTI_PANEL_MAX];
@@ -4748,6 +4749,11 @@ static void nnti_panel_begin(const nnti_gemm *g, nnti_panel *p, int64_t column, 
     p->ldc = p->direct ? g->ldc : p->width;
     p->in_place = g->in_place && p->columns == p->width && g->b.lines.stride == 1
                && nnti_line_runs(&g->b.lines, column, p->columns, run) == 1 ? g->b.x + run[0].offset : NULL;
+    p->next = NULL;
+    if (p->in_place && column + (int64_t)g->group * p->width < end) {
+        nnti_line_runs(&g->b.lines, column + (int64_t)g->group * p->width, 1, run);
+        p->next = g->b.x + run[0].offset;
+    }
     if (g->end.col_bias)
         for (j = 0; j < p->width; j++) p->col_bias[j] = j < p->columns ? g->end.col_bias[column + j] : 0.0f;
 }
@@ -4770,6 +4776,16 @@ static void nnti_gemm_pack_b(const nnti_gemm *g, const nnti_panel *panel, int pa
                 nnti_pack_operand(g->isa, &g->b, panel[p].column, panel[p].columns, panel[p].width, k0 + k, rows,
                                   panel[p].b + k * panel[p].width, panel[p].width);
     }
+}
+/* Asks for a part of the next panel while tiles are made of one that is used where it is: no processor looks ahead along
+   rows that lie pages apart. In line, since gcc removes calls of functions that do nothing else. */
+NNTI_INLINE void nnti_panel_ask(const nnti_gemm *g, const nnti_panel *p, int part, int parts)
+{
+    enum { LINE = 16 };
+    const int last = (int)((int64_t)g->k * (part + 1) / parts);
+    int k, i;
+    for (k = (int)((int64_t)g->k * part / parts); k < last; k++)
+        for (i = 0; i < p->width; i += LINE) NNTI_PREFETCH(p->next + g->b.table[k] + i);
 }
 /* One tile of a panel, for the block of k that starts at k0; `row` is the first row of the panel's sums. */
 static void nnti_panel_tile(const nnti_gemm *g, const nnti_panel *p, int row, int tile, int k0, int count)
@@ -4807,7 +4823,10 @@ static void nnti_gemm_block(const nnti_gemm *g, int tile0, int tile1, int64_t co
             const int length = nnti_min(g->kc, g->k - k0);
             nnti_gemm_pack_b(g, panel, count, k0, length);
             for (t = tile0; t < tile1; t++)
-                for (p = 0; p < count; p++) nnti_panel_tile(g, &panel[p], row, t, k0, length);
+                for (p = 0; p < count; p++) {
+                    if (panel[p].next) nnti_panel_ask(g, &panel[p], t - tile0, tile1 - tile0);
+                    nnti_panel_tile(g, &panel[p], row, t, k0, length);
+                }
             k0 += length;
         } while (k0 < g->k);
         for (p = 0; p < count; p++)
