@@ -6367,7 +6367,8 @@ static size_t nnti_cpu_conv_data_workspace(const nnti_exec *e, const nnt_op *op,
         }
     return bytes;
 }
-/* Whether there are phases that no tap reaches, where gx is zero: all of it is cleared first. */
+/* Whether there are phases that no tap reaches: where gx is zero, or only the mask's work is left. All of gx is cleared
+   or masked first, in one pass. */
 static int nnti_conv_has_gaps(const nnt_op *op)
 {
     int i;
@@ -6384,6 +6385,16 @@ static void nnti_conv_clear_task(void *arg, int64_t sample, int worker)
     (void)worker;
     memset((float *)op->at[NNT_GX] + (size_t)sample * size, 0, size * sizeof(float));
 }
+static void nnti_conv_mask_gaps(const nnti_exec *e, const nnt_op *op, int64_t samples)
+{
+    nnti_sum s;
+    memset(&s, 0, sizeof s);
+    s.isa = e->isa;
+    s.y = (float *)op->at[NNT_GX];
+    s.a = s.y;
+    s.mask = (const float *)op->at[NNT_MASK];
+    nnti_for_ranges(e, samples * nnti_in_size(op), nnti_sum_range, &s);
+}
 /* In two parts as forward. Each phase has its own place in the workspace. */
 static void nnti_conv_data_each(const nnti_exec *e, const nnt_op *op, const nnt_run *run, int prepare)
 {
@@ -6392,11 +6403,12 @@ static void nnti_conv_data_each(const nnti_exec *e, const nnt_op *op, const nnt_
     nnt_op part = *op;
     int i, j;
     if (!prepare && gaps && !add) nnti_parallel(e->pool, run->count, nnti_conv_clear_task, &part);
+    else if (!prepare && gaps && mask) nnti_conv_mask_gaps(e, op, run->count);
     for (i = 0; i < nnti_conv_phases_h(op); i++)
         for (j = 0; j < nnti_conv_phases_w(op); j++) {
             nnti_taps t = nnti_conv_data_plan(e, op, i, j);
             if (prepare) nnti_taps_prepare(e, &t, &part, (ptrdiff_t)nnti_conv_in(op) * op->kernel_h * op->kernel_w);
-            else if (t.g.k > 0 || (add && mask)) {
+            else if (t.g.k > 0) {
                 t.x = (const float *)op->at[NNT_GY];
                 t.g.c = (float *)op->at[NNT_GX];
                 t.g.end.add = add;
