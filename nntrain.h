@@ -3668,6 +3668,8 @@ typedef struct nnti_gemm_isa {
     void  (*plane)(const float *x, ptrdiff_t step, const int32_t *table, const float *w, int k, int rows, int columns,
                    float *c, ptrdiff_t ldc, const nnti_tile_end *end);
     float (*sum)(const float *x, int64_t count);
+    /* c[j * stride] = s[j], + C if add, 0 unless mask > 0 where there is a mask, laid out as C; for j < count */
+    void  (*scatter)(const float *s, int count, float *c, const float *mask, ptrdiff_t stride, int add);
 } nnti_gemm_isa;
 
 static nnti_lines nnti_lines_plain(int64_t count, ptrdiff_t stride)
@@ -3817,13 +3819,22 @@ NNTI_TILE_C(1, 1) NNTI_TILE_C(2, 1) NNTI_TILE_C(3, 1) NNTI_TILE_C(4, 1)
 NNTI_TILE_C(1, 2) NNTI_TILE_C(2, 2) NNTI_TILE_C(3, 2) NNTI_TILE_C(4, 2)
 #undef NNTI_TILE_C
 
+static void nnti_scatter_c(const float *s, int count, float *c, const float *mask, ptrdiff_t stride, int add)
+{
+    int j;
+    for (j = 0; j < count; j++, c += stride) {
+        const float v = add ? *c + s[j] : s[j];
+        *c = !mask || mask[j * stride] > 0.0f ? v : 0.0f;
+    }
+}
+
 static const nnti_tile_fn nnti_tiles_c[] = {
     nnti_tile_c_1_1, nnti_tile_c_2_1, nnti_tile_c_3_1, nnti_tile_c_4_1,
     nnti_tile_c_1_2, nnti_tile_c_2_2, nnti_tile_c_3_2, nnti_tile_c_4_2
 };
 static const nnti_gemm_isa nnti_gemm_isa_c = {
     NNTI_LANES_C, 2, 4, 4, nnti_tiles_c,
-    nnti_pack_rows_c, nnti_pack_transposed_c, nnti_turn_c, nnti_dots_c, nnti_plane_c, nnti_row_sum_c
+    nnti_pack_rows_c, nnti_pack_transposed_c, nnti_turn_c, nnti_dots_c, nnti_plane_c, nnti_row_sum_c, nnti_scatter_c
 };
 
 /* The row R of a tile as macros: gcc keeps an array of vectors that a loop fills in memory, so each sum is a variable
@@ -4157,7 +4168,7 @@ NNTI_AVX2 static float nnti_row_sum_avx2(const float *x, int64_t count)
 }
 static const nnti_gemm_isa nnti_gemm_isa_avx2 = {
     8, 2, 6, 5, nnti_tiles_avx2,
-    nnti_pack_rows_avx2, nnti_pack_transposed_avx2, nnti_turn_avx2, nnti_dots_avx2, nnti_plane_avx2, nnti_row_sum_avx2
+    nnti_pack_rows_avx2, nnti_pack_transposed_avx2, nnti_turn_avx2, nnti_dots_avx2, nnti_plane_avx2, nnti_row_sum_avx2, nnti_scatter_c
 };
 
 /* AVX-512: 14 rows of 2 vectors of 16. */
@@ -4497,9 +4508,27 @@ NNTI_AVX512 static float nnti_row_sum_avx512(const float *x, int64_t count)
     for (i = 8; i > 0; i /= 2) for (k = 0; k < i; k++) lane[k] += lane[k + i];
     return lane[0];
 }
+/* Of stride 2, to the even floats of two vectors' room. */
+NNTI_AVX512 static void nnti_scatter_avx512(const float *s, int count, float *c, const float *mask, ptrdiff_t stride,
+                                            int add)
+{
+    const __m512i spread = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+    if (stride != 2) { nnti_scatter_c(s, count, c, mask, stride, add); return; }
+    for (; count > 0; count -= 8, s += 8, c += 16) {
+        const int n = nnti_min(8, count);
+        const __mmask16 to = (__mmask16)(0x5555u & (0xffffu >> (16 - 2 * n)));
+        __m512 v = _mm512_permutexvar_ps(spread, _mm512_maskz_loadu_ps(nnti_lane_mask_avx512(0, n), s));
+        if (add) v = _mm512_add_ps(_mm512_maskz_loadu_ps(to, c), v);
+        if (mask) {
+            v = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(_mm512_maskz_loadu_ps(to, mask), _mm512_setzero_ps(), _CMP_GT_OQ), v);
+            mask += 16;
+        }
+        _mm512_mask_storeu_ps(c, to, v);
+    }
+}
 static const nnti_gemm_isa nnti_gemm_isa_avx512 = {
     16, 2, 14, 9, nnti_tiles_avx512, nnti_pack_rows_avx512, nnti_pack_transposed_avx512,
-    nnti_turn_avx512, nnti_dots_avx512, nnti_plane_avx512, nnti_row_sum_avx512
+    nnti_turn_avx512, nnti_dots_avx512, nnti_plane_avx512, nnti_row_sum_avx512, nnti_scatter_avx512
 };
 
 #elif defined(NNTI_NEON)
@@ -4573,7 +4602,7 @@ static const nnti_tile_fn nnti_tiles_neon[] = { NNTI_NAMES(1), NNTI_NAMES(2), NN
 
 static const nnti_gemm_isa nnti_gemm_isa_neon = {
     NNTI_LANES_C, 3, 8, 4, nnti_tiles_neon,
-    nnti_pack_rows_c, nnti_pack_transposed_c, nnti_turn_c, nnti_dots_c, nnti_plane_c, nnti_row_sum_c
+    nnti_pack_rows_c, nnti_pack_transposed_c, nnti_turn_c, nnti_dots_c, nnti_plane_c, nnti_row_sum_c, nnti_scatter_c
 };
 
 #endif
@@ -4695,30 +4724,26 @@ static void nnti_gemm_pack_a(const nnti_gemm *g, const nnti_operand *a, float *p
     }
 }
 
-/* Brings a finished panel from its own buffer [row][width] to columns of C that don't lie side by side. */
+/* Brings a finished panel from its own buffer [row][width] to columns of C that don't lie side by side; asks for the rows
+   to come, which lie far apart. */
 static void nnti_gemm_scatter(const nnti_gemm *g, int row, int rows, int64_t column, int columns, const float *from,
                               int width)
 {
+    enum { AHEAD = 6, LINE = 16 };
     nnti_lane_run run[NNTI_PANEL_MAX];
     const int runs = nnti_line_runs(&g->c_lines, column, columns, run);
     const ptrdiff_t stride = g->c_lines.stride;
-    int i, r, j;
+    int i, r;
     for (i = row; i < row + rows; i++, from += width)
         for (r = 0; r < runs; r++) {
-            const ptrdiff_t at = i * g->ldc + run[r].offset;
-            const float *s = from + run[r].first;
-            float *c = g->c + at;
-            if (g->end.mask) {
-                const float *m = g->end.mask + at;
-                for (j = 0; j < run[r].length; j++) {
-                    const float v = g->end.add ? c[j * stride] + s[j] : s[j];
-                    c[j * stride] = m[j * stride] > 0.0f ? v : 0.0f;
-                }
-            } else if (g->end.add) {
-                for (j = 0; j < run[r].length; j++) c[j * stride] += s[j];
-            } else {
-                for (j = 0; j < run[r].length; j++) c[j * stride] = s[j];
+            float *c = g->c + i * g->ldc + run[r].offset;
+            const float *mask = g->end.mask ? g->end.mask + (c - g->c) : NULL;
+            ptrdiff_t at;
+            for (at = AHEAD * g->ldc; at <= AHEAD * g->ldc + (run[r].length - 1) * stride; at += LINE) {
+                NNTI_PREFETCH_WRITE(c + at);
+                if (mask) NNTI_PREFETCH(mask + at);
             }
+            g->isa->scatter(from + run[r].first, run[r].length, c, mask, stride, g->end.add);
         }
 }
 
