@@ -278,6 +278,7 @@ fuzz() {
     compile_test "build/asan/$1" "tests/$1.c" $both >"build/asan/$1.txt" 2>&1 || { fail "build/asan/$1 (compiling)" "build/asan/$1.txt"; return 1; }
     check "build/asan/$1 --random 3000" "build/asan/$1" --random 3000 || return 1
     [ -f "tests/corpus/$1.txt" ] || return 0            # a new target has none yet
+    rm -rf "build/asan/corpus_$1"
     tests/corpus.sh unpack "tests/corpus/$1.txt" "build/asan/corpus_$1"
     check "build/asan/$1 tests/corpus/$1.txt" "build/asan/$1" "build/asan/corpus_$1"/*
 }

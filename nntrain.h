@@ -3646,7 +3646,7 @@ typedef struct nnti_tile_end {
     int add, relu;
 } nnti_tile_end;
 
-/* c[r * ldc + j] = the end of sum_k a[ta[k] + r] * b[tb[k] + j]; without tables both are packed for this tile. */
+/* c[r * ldc + j] = the end of sum_k a[ta[k] + r] * b[tb[k] + j]; both tables or neither: then both are packed for this tile. */
 typedef void (*nnti_tile_fn)(int k, const float *a, const int32_t *ta, const float *b, const int32_t *tb, float *c,
                              ptrdiff_t ldc, const nnti_tile_end *end);
 
@@ -4752,7 +4752,6 @@ typedef struct nnti_panel {
     int64_t column;
     int columns, width, direct;     /* direct: c is in C itself, side by side */
     const float *in_place;          /* B's columns where they are; NULL: packed to b */
-    const float *next;              /* the same of the panel that follows in this place of the group; or NULL */
     float *b, *c;
     ptrdiff_t ldc;
     float col_bias[NNTI_PANEL_MAX];
@@ -4774,11 +4773,6 @@ static void nnti_panel_begin(const nnti_gemm *g, nnti_panel *p, int64_t column, 
     p->ldc = p->direct ? g->ldc : p->width;
     p->in_place = g->in_place && p->columns == p->width && g->b.lines.stride == 1
                && nnti_line_runs(&g->b.lines, column, p->columns, run) == 1 ? g->b.x + run[0].offset : NULL;
-    p->next = NULL;
-    if (p->in_place && column + (int64_t)g->group * p->width < end) {
-        nnti_line_runs(&g->b.lines, column + (int64_t)g->group * p->width, 1, run);
-        p->next = g->b.x + run[0].offset;
-    }
     if (g->end.col_bias)
         for (j = 0; j < p->width; j++) p->col_bias[j] = j < p->columns ? g->end.col_bias[column + j] : 0.0f;
 }
@@ -4801,16 +4795,6 @@ static void nnti_gemm_pack_b(const nnti_gemm *g, const nnti_panel *panel, int pa
                 nnti_pack_operand(g->isa, &g->b, panel[p].column, panel[p].columns, panel[p].width, k0 + k, rows,
                                   panel[p].b + k * panel[p].width, panel[p].width);
     }
-}
-/* Asks for a part of the next panel while tiles are made of one that is used where it is: no processor looks ahead along
-   rows that lie pages apart. In line, since gcc removes calls of functions that do nothing else. */
-NNTI_INLINE void nnti_panel_ask(const nnti_gemm *g, const nnti_panel *p, int part, int parts)
-{
-    enum { LINE = 16 };
-    const int last = (int)((int64_t)g->k * (part + 1) / parts);
-    int k, i;
-    for (k = (int)((int64_t)g->k * part / parts); k < last; k++)
-        for (i = 0; i < p->width; i += LINE) NNTI_PREFETCH(p->next + g->b.table[k] + i);
 }
 /* One tile of a panel, for the block of k that starts at k0; `row` is the first row of the panel's sums. */
 static void nnti_panel_tile(const nnti_gemm *g, const nnti_panel *p, int row, int tile, int k0, int count)
@@ -4848,10 +4832,7 @@ static void nnti_gemm_block(const nnti_gemm *g, int tile0, int tile1, int64_t co
             const int length = nnti_min(g->kc, g->k - k0);
             nnti_gemm_pack_b(g, panel, count, k0, length);
             for (t = tile0; t < tile1; t++)
-                for (p = 0; p < count; p++) {
-                    if (panel[p].next) nnti_panel_ask(g, &panel[p], t - tile0, tile1 - tile0);
-                    nnti_panel_tile(g, &panel[p], row, t, k0, length);
-                }
+                for (p = 0; p < count; p++) nnti_panel_tile(g, &panel[p], row, t, k0, length);
             k0 += length;
         } while (k0 < g->k);
         for (p = 0; p < count; p++)
@@ -18798,11 +18779,12 @@ static void nnti_least_size(const nnti_reading *r, int *height, int *width)
     *width = t->kind == NNT_TRANSFORM_RESIZE ? t->width : t->height;
 }
 /* One side: what results begin .. begin + count - 1 of `to` are made of. Wider than the filter's triangle: a decoder that
-   reduces may round sizes, by which the scale differs by one result in all and, unless `to` is fixed, the crop's place by
-   one more. */
-static void nnti_side_ahead(int from, int to, int is_fixed, int begin, int count, int *first, int *length)
+   reduces may round sizes, by which the scale differs by one result in all. shorter: 0 if `to` is fixed; else what the
+   other side is resized to, from which this one follows, so that it may differ by one in `shorter` results. */
+static void nnti_side_ahead(int from, int to, int shorter, int begin, int count, int *first, int *length)
 {
-    const double step = (double)from / to, margin = (is_fixed ? 2 : 3) * nnti_max_double(1, step) + 2;
+    const double drift = shorter ? nnti_max_double(1, (double)count / shorter) : 0;
+    const double step = (double)from / to, margin = (2 + drift) * nnti_max_double(1, step) + 2;
     const double left = nnti_max_double(0, floor(begin * step - margin)), right = ceil(((double)begin + count) * step + margin);
     *first = (int)left;
     *length = (right < from ? (int)right : from) - *first;
@@ -18826,8 +18808,8 @@ static nnti_part nnti_wanted_part(const nnti_reading *r, int height, int width)
         cut = nnti_crop_part(t + 1, &d, size[0], size[1]);
         both = t->kind == NNT_TRANSFORM_RESIZE;
         if (!nnti_is_inside(cut, size[0], size[1])) return all;
-        nnti_side_ahead(height, size[0], both || height <= width, cut.y, cut.height, &p.y, &p.height);
-        nnti_side_ahead(width, size[1], both || width <= height, cut.x, cut.width, &p.x, &p.width);
+        nnti_side_ahead(height, size[0], both || height <= width ? 0 : size[1], cut.y, cut.height, &p.y, &p.height);
+        nnti_side_ahead(width, size[1], both || width <= height ? 0 : size[0], cut.x, cut.width, &p.x, &p.width);
     }
     return nnti_is_inside(p, height, width) ? p : all;
 }
@@ -23060,8 +23042,8 @@ static int nnti_terminal_colours(void)
     const char *no = getenv("NO_COLOR");    /* no-color.org: anything but empty */
     return !no || !*no;
 }
-/* "  3/15 [=====     ]  loss 0.1234  left 1:02  1234 images/s" in at most width - 1 columns, since some terminals wrap at
-   the last: first the bar gets shorter, then figures at the end are left out. */
+/* "  3/15 [=====     ]  loss 0.1234  left 1:02  1234 images/s" in at most width - 1 columns from 12 on, since some terminals
+   wrap at the last: first the bar gets shorter, then figures at the end are left out. */
 static void nnti_put_bar(nnti_text *t, const nnt_progress_info *p, int width, int colours)
 {
     char epoch[24], figure[3][48];
@@ -24582,8 +24564,8 @@ static void nnti_put_filters(nnti_text *t, const nnti_page_of *p)
         for (i = 0; i < colour * high * wide; i++) most = fabsf(from[i]) > most ? fabsf(from[i]) : most;
         for (c = 0; c < colour; c++)
             for (i = 0; i < high * wide; i++) {
-                float share = from[c * high * wide + i] / most;         /* what is not a number is grey */
-                pixels[i * colour + c] = (unsigned char)(share >= -1 && share <= 1 ? 128.0f + 127.0f * share : 128.0f);
+                const float v = from[c * high * wide + i], share = most > 0 && nnti_finite(v) ? v / most : 0;
+                pixels[i * colour + c] = (unsigned char)(128.0f + 127.0f * share);      /* what is not a number is grey */
             }
         nnti_put_string(t, "<img alt=\"\" ");
         nnti_put_inline_png(t, pixels, wide, high, colour);
