@@ -1788,7 +1788,7 @@ static void read_painted(painter *o, const nnt_transform *list, int count, size_
 /* Nine pictures of a size, one in each orientation. */
 static void make_painted_folder(int width, int height)
 {
-    static uint8_t block[400];
+    static uint8_t block[247 * 21];      /* a value for each 8 x 8 pixels of the largest picture */
     char name[40];
     int k;
     memset(block, 100, sizeof block);
