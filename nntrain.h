@@ -4955,10 +4955,10 @@ static void nnti_gemm_run(const nnti_exec *e, nnti_gemm *g, const nnti_operand *
     job.scratch = job.packed + nnti_gemm_packed(g);
     job.cut = nnti_gemm_cut_of(g);
     g->a = job.packed;
-    nnti_gemm_tables(g, (int32_t *)workspace);
-    if (nnti_gemm_in_place(g)) {
+    if (nnti_gemm_in_place(g)) {        /* packed operands need no tables */
         int32_t *table = (int32_t *)workspace + (2 + g->isa->vecs) * g->kc;
         int k;
+        nnti_gemm_tables(g, (int32_t *)workspace);
         for (k = 0; k < g->k; k++) table[k] = (int32_t)(k * g->b.step);
         g->b.table = table;
         g->b.step = 0;
