@@ -10,6 +10,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #ifndef NNT_TEST_GOLDEN
@@ -1617,7 +1618,14 @@ static void caches_decode_once_within_their_budget(void)
     }
     remove_all("own");
 }
-/* A hundred thousand files: open in under a second when the folder is in the system's memory, names and 100 bytes a file. */
+/* A hundred thousand files: open in under a second of processor time when the folder is in the system's memory (what others run
+   on the machine meanwhile is not the library's), names and 100 bytes a file. Sanitizers slow it down several times. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { SECONDS = 10 };
+#else
+enum { SECONDS = 1 };
+#endif
+static double processor_seconds(void) { return (double)clock() / CLOCKS_PER_SEC; }
 static void a_hundred_thousand_files_open_at_once(void)
 {
     enum { FILES = 100000 };
@@ -1626,7 +1634,7 @@ static void a_hundred_thousand_files_open_at_once(void)
     nnt_allocator a = heap_of(&h, 10000);
     nnt_folder_desc desc;
     nnt_dataset *d;
-    double start, taken = 9;
+    double start, taken = SECONDS;
     int i, k;
     memset(&desc, 0, sizeof desc);
     make_folder("many");
@@ -1639,10 +1647,11 @@ static void a_hundred_thousand_files_open_at_once(void)
         if (f < 0) { remove_all("many"); SKIP("no room for 100000 files here"); }
         close(f);
     }
-    for (k = 0; k < 3; k++) {               /* the machine may be busy: the best of three */
-        start = nnti_seconds();
+    for (k = 0; k < 3; k++) {
+        start = processor_seconds();
         d = nnt_dataset_folder("many", desc, &a);
-        taken = taken < nnti_seconds() - start ? taken : nnti_seconds() - start;
+        start = processor_seconds() - start;
+        taken = taken < start ? taken : start;
         CHECK(nnt_dataset_count(d) == FILES && nnt_dataset_label(d, FILES / 2) == 1 && nnt_dataset_label(d, FILES / 2 - 1) == 0);
         CHECKF(h.live < FILES * (9 + 1 + 100), "%d bytes a file", (int)(h.live / FILES));
         nnt_dataset_sample_name(d, FILES - 1, name, sizeof name);
@@ -1650,7 +1659,7 @@ static void a_hundred_thousand_files_open_at_once(void)
         nnt_dataset_free(d);
         CHECK(h.live == 0);
     }
-    CHECKF(taken < 1, "%g s", taken);
+    CHECKF(taken < SECONDS, "%g s", taken);
     remove_all("many");
 }
 static void folders_survive_each_allocation_failing(void)
