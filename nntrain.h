@@ -17771,10 +17771,20 @@ static int nnti_stb_flips(void)
     }
     return flips;
 }
+/* to[i] = the first three bytes of pixel i of four. Four are written at a time: the next pixel overwrites the fourth. */
+static void nnti_drop_alpha(uint8_t *to, const uint8_t *from, size_t count)
+{
+    size_t i;
+    for (i = 0; i + 1 < count; i++) memcpy(to + 3 * i, from + 4 * i, 4);
+    memcpy(to + 3 * i, from + 4 * i, 3);
+}
+/* JPEGs are asked for with an alpha that is dropped again: stb_image's vector code for colours makes four bytes a pixel,
+   the same colours sooner. */
 static nnt_result nnti_stb_decode(nnt_picture *p, char *why, size_t cap)
 {
     int width, height, channels, y, flips = nnti_stb_flips();
-    stbi_uc *got = stbi_load_from_memory(p->data, (int)p->bytes, &width, &height, &channels, 3);
+    const int bytes = p->bytes > 1 && p->data[0] == 0xff && p->data[1] == 0xd8 ? 4 : 3;
+    stbi_uc *got = stbi_load_from_memory(p->data, (int)p->bytes, &width, &height, &channels, bytes);
     uint8_t *to;
     if (!got) {
         const char *reason = stbi_failure_reason();
@@ -17783,8 +17793,10 @@ static nnt_result nnti_stb_decode(nnt_picture *p, char *why, size_t cap)
     }
     to = nnt_picture_pixels(p, width, height);
     for (y = 0; to && y < height; y++) {
-        size_t row = (size_t)width * 3;
-        memcpy(to + (size_t)y * row, got + (size_t)(flips ? height - 1 - y : y) * row, row);
+        const size_t row = (size_t)width * 3;
+        const stbi_uc *from = got + (size_t)(flips ? height - 1 - y : y) * (size_t)width * (size_t)bytes;
+        if (bytes == 4) nnti_drop_alpha(to + (size_t)y * row, from, (size_t)width);
+        else memcpy(to + (size_t)y * row, from, row);
     }
     stbi_image_free(got);
     return to ? NNT_OK : NNT_ERR_MEMORY;
