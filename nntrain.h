@@ -7417,12 +7417,11 @@ NNTI_AVX2 static void nnti_maxpool_columns_avx2(const nnt_op *op, const float *x
 #endif
 
 #if defined(NNTI_X86)
-/* The usual: 2x2, stride 2, no padding, at least 8 outputs a row. The last vector of a row goes over some outputs again.
-   Lanes are 0 1 4 5 2 3 6 7 until the end. */
+/* The usual: 2x2, stride 2, no padding. */
 static int nnti_pool_is_2x2(const nnt_op *op)
 {
     return op->kernel_h == 2 && op->kernel_w == 2 && op->stride_h == 2 && op->stride_w == 2 && op->pad_h == 0 && op->pad_w == 0
-        && op->out_w >= 8 && 2 * op->out_w <= op->in_w && 2 * op->out_h <= op->in_h;
+        && 2 * op->out_w <= op->in_w && 2 * op->out_h <= op->in_h;
 }
 /* Both rows lie side by side: asks for what so many outputs further on need. */
 NNTI_INLINE void nnti_pool_ahead_2x2(const float *rows, int ox)
@@ -7430,6 +7429,7 @@ NNTI_INLINE void nnti_pool_ahead_2x2(const float *rows, int ox)
     NNTI_PREFETCH(rows + NNTI_AHEAD + 4 * ox);
     NNTI_PREFETCH(rows + NNTI_AHEAD + 4 * ox + 16);
 }
+/* At least 8 outputs: the last vector goes over some again. Lanes are 0 1 4 5 2 3 6 7 until the end. */
 NNTI_AVX2 static void nnti_maxpool_row_2x2_avx2(const float *x, int in_w, int out_w, float *y, uint8_t *aux)
 {
     int i, ox;
@@ -7454,6 +7454,68 @@ NNTI_AVX2 static void nnti_maxpool_row_2x2_avx2(const float *x, int in_w, int ou
         if (aux) nnti_put_indices(aux + ox, b.at, 2, 8);
     }
 }
+
+/* AVX-512 takes the outputs of a plane in two groups of up to 8 that lie in a row each, not always in the same one: a map
+   with 7 outputs a row fills its vectors too. */
+typedef struct nnti_pool_group { ptrdiff_t in, out; int count, oy, ox; } nnti_pool_group;   /* offsets of its corner, its first output */
+
+/* g is the group after it; count 0: there is none. Begins with all zeros. */
+NNTI_INLINE void nnti_pool_next(const nnt_op *op, nnti_pool_group *g)
+{
+    g->ox += g->count;
+    if (g->ox == op->out_w) {
+        g->ox = 0;
+        g->oy++;
+    }
+    g->count = g->oy < op->out_h ? nnti_min(8, op->out_w - g->ox) : 0;
+    g->in = (ptrdiff_t)2 * g->oy * op->in_w + 2 * g->ox;
+    g->out = (ptrdiff_t)g->oy * op->out_w + g->ox;
+}
+NNTI_AVX512 NNTI_INLINE __mmask16 nnti_pool_lanes(const nnti_pool_group *g, int shift)     /* shift 0: its outputs, 1: what they are made of */
+{
+    return (__mmask16)((1u << (g->count << shift)) - 1u);
+}
+NNTI_AVX512 static void nnti_maxpool_2x2_avx512(const nnt_op *op, const float *x, float *y, uint8_t *aux)
+{
+    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+    nnti_pool_group a, b;
+    memset(&b, 0, sizeof b);
+    for (nnti_pool_next(op, &b); b.count; nnti_pool_next(op, &b)) {
+        __mmask16 in_a, in_b, out_a, out_b;
+        __m512 value, window[4];
+        __m512i at = _mm512_setzero_si512();
+        int i;
+        a = b;
+        nnti_pool_next(op, &b);
+        in_a = nnti_pool_lanes(&a, 1);
+        in_b = nnti_pool_lanes(&b, 1);
+        for (i = 0; i < 4; i += 2) {
+            const ptrdiff_t row = i / 2 * (ptrdiff_t)op->in_w;
+            const __m512 first = _mm512_maskz_loadu_ps(in_a, x + a.in + row), second = _mm512_maskz_loadu_ps(in_b, x + b.in + row);
+            window[i] = _mm512_permutex2var_ps(first, even, second);
+            window[i + 1] = _mm512_permutex2var_ps(first, odd, second);
+        }
+        NNTI_PREFETCH(x + NNTI_AHEAD + 4 * a.out);
+        NNTI_PREFETCH(x + NNTI_AHEAD + 4 * a.out + 16);
+        NNTI_PREFETCH(x + NNTI_AHEAD + 4 * b.out);
+        NNTI_PREFETCH(x + NNTI_AHEAD + 4 * b.out + 16);
+        value = window[0];
+        for (i = 1; i < 4; i++) {
+            const __mmask16 take = (__mmask16)(_mm512_cmp_ps_mask(window[i], value, _CMP_GT_OQ)
+                                               | _mm512_cmp_ps_mask(window[i], window[i], _CMP_UNORD_Q));
+            value = _mm512_mask_mov_ps(value, take, window[i]);
+            at = _mm512_mask_mov_epi32(at, take, _mm512_set1_epi32(i));
+        }
+        out_a = nnti_pool_lanes(&a, 0);
+        out_b = nnti_pool_lanes(&b, 0);
+        _mm512_mask_storeu_ps(y + a.out, out_a, value);
+        _mm512_mask_storeu_ps(y + b.out, out_b, _mm512_shuffle_f32x4(value, value, 0xee));
+        if (!aux) continue;
+        _mm512_mask_cvtepi32_storeu_epi8(aux + a.out, out_a, at);
+        _mm512_mask_cvtepi32_storeu_epi8(aux + b.out, out_b, _mm512_shuffle_i32x4(at, at, 0xee));
+    }
+}
 #endif
 
 /* One row of outputs. y and aux are the row's, x is the plane. */
@@ -7461,7 +7523,7 @@ static void nnti_maxpool_row(const nnti_exec *e, const nnt_op *op, const float *
 {
     int ox = 0;
 #if defined(NNTI_X86)
-    if (nnti_has_avx2(e->isa) && nnti_pool_is_2x2(op)) {
+    if (nnti_has_avx2(e->isa) && nnti_pool_is_2x2(op) && op->out_w >= 8) {
         nnti_maxpool_row_2x2_avx2(x + (int64_t)2 * oy * op->in_w, op->in_w, op->out_w, y, (uint8_t *)aux);
         return;
     }
@@ -7482,8 +7544,15 @@ static void nnti_maxpool_planes(const nnti_exec *e, const nnt_op *op, const nnt_
     (void)run;
     for (p = first; p < last; p++) {
         const float *x = (const float *)op->at[NNT_X] + p * nnti_in_plane(op);
+        const int64_t plane = p * nnti_out_plane(op);
+#if defined(NNTI_X86)
+        if (e->isa == NNTI_ISA_AVX512 && nnti_pool_is_2x2(op)) {
+            nnti_maxpool_2x2_avx512(op, x, (float *)op->at[NNT_Y] + plane, (uint8_t *)nnti_maxpool_aux(op, plane));
+            continue;
+        }
+#endif
         for (oy = 0; oy < op->out_h; oy++) {
-            const int64_t at = p * nnti_out_plane(op) + (int64_t)oy * op->out_w;
+            const int64_t at = plane + (int64_t)oy * op->out_w;
             nnti_maxpool_row(e, op, x, oy, (float *)op->at[NNT_Y] + at, nnti_maxpool_aux(op, at));
         }
     }
@@ -7515,10 +7584,18 @@ static void nnti_maxpool_scatter(const nnt_op *op, const float *gy, const void *
     }
 }
 #if defined(NNTI_X86)
-/* gx of 2x2 windows side by side: whoever is not the maximum gets 0. What no window covers is 0 too. */
-NNTI_AVX2 static void nnti_maxpool_scatter_2x2_avx2(const nnt_op *op, const float *gy, const uint8_t *aux, float *gx)
+/* What no 2x2 window covers of a plane: the last column, the last row. */
+static void nnti_pool_clear_rest(const nnt_op *op, float *gx)
 {
     const int covered = 2 * op->out_w, rest = op->in_w - covered;
+    int row, i;
+    for (row = 0; rest && row < 2 * op->out_h; row++)
+        for (i = 0; i < rest; i++) gx[(int64_t)row * op->in_w + covered + i] = 0;
+    memset(gx + (int64_t)2 * op->out_h * op->in_w, 0, (size_t)(op->in_h - 2 * op->out_h) * (size_t)op->in_w * sizeof *gx);
+}
+/* gx of 2x2 windows side by side: whoever is not the maximum gets 0. At least 8 outputs a row. */
+NNTI_AVX2 static void nnti_maxpool_scatter_2x2_avx2(const nnt_op *op, const float *gy, const uint8_t *aux, float *gx)
+{
     int oy, i, row;
     for (oy = 0; oy < op->out_h; oy++, gy += op->out_w, aux += op->out_w)
         for (row = 0; row < 2; row++) {
@@ -7533,23 +7610,48 @@ NNTI_AVX2 static void nnti_maxpool_scatter_2x2_avx2(const nnt_op *op, const floa
                 _mm256_storeu_ps(to + 2 * ox, _mm256_permute2f128_ps(low, high, 0x20));
                 _mm256_storeu_ps(to + 2 * ox + 8, _mm256_permute2f128_ps(low, high, 0x31));
             }
-            for (i = 0; i < rest; i++) to[covered + i] = 0;
         }
-    memset(gx + (int64_t)2 * op->out_h * op->in_w, 0, (size_t)(op->in_h - 2 * op->out_h) * (size_t)op->in_w * sizeof *gx);
+}
+/* The same for any number of them. */
+NNTI_AVX512 static void nnti_maxpool_scatter_2x2_avx512(const nnt_op *op, const float *gy, const uint8_t *aux, float *gx)
+{
+    const __m512i pairs = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    nnti_pool_group g;
+    int row;
+    memset(&g, 0, sizeof g);
+    for (nnti_pool_next(op, &g); g.count; nnti_pool_next(op, &g)) {
+        const __mmask16 out = nnti_pool_lanes(&g, 0), in = nnti_pool_lanes(&g, 1);
+        const __m512i at = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(out, aux + g.out));
+        const __m512 v = _mm512_maskz_loadu_ps(out, gy + g.out);
+        for (row = 0; row < 2; row++) {
+            const __mmask16 left = _mm512_cmpeq_epi32_mask(at, _mm512_set1_epi32(2 * row));
+            const __mmask16 right = _mm512_cmpeq_epi32_mask(at, _mm512_set1_epi32(2 * row + 1));
+            const __m512 both = _mm512_permutex2var_ps(_mm512_maskz_mov_ps(left, v), pairs, _mm512_maskz_mov_ps(right, v));
+            _mm512_mask_storeu_ps(gx + g.in + (ptrdiff_t)row * op->in_w, in, both);
+        }
+    }
 }
 #endif
 static void nnti_maxpool_grad_planes(const nnti_exec *e, const nnt_op *op, const nnt_run *run,
                                      int64_t first, int64_t last)
 {
     int64_t p;
+#if defined(NNTI_X86)
+    void (*scatter)(const nnt_op *op, const float *gy, const uint8_t *aux, float *gx) = NULL;
+    if (nnti_pool_is_2x2(op) && !(op->flags & NNT_OPF_ACCUMULATE)) {
+        if (e->isa == NNTI_ISA_AVX512) scatter = nnti_maxpool_scatter_2x2_avx512;
+        else if (nnti_has_avx2(e->isa) && op->out_w >= 8) scatter = nnti_maxpool_scatter_2x2_avx2;
+    }
+#endif
     (void)run;
     for (p = first; p < last; p++) {
         const int64_t at = p * nnti_out_plane(op);
         float *gx;
 #if defined(NNTI_X86)
-        if (nnti_has_avx2(e->isa) && nnti_pool_is_2x2(op) && !(op->flags & NNT_OPF_ACCUMULATE)) {
+        if (scatter) {
             gx = (float *)op->at[NNT_GX] + p * nnti_in_plane(op);
-            nnti_maxpool_scatter_2x2_avx2(op, (const float *)op->at[NNT_GY] + at, (const uint8_t *)nnti_maxpool_aux(op, at), gx);
+            scatter(op, (const float *)op->at[NNT_GY] + at, (const uint8_t *)nnti_maxpool_aux(op, at), gx);
+            nnti_pool_clear_rest(op, gx);
             nnti_end_gx_plane(e, op, gx, p);
             continue;
         }
@@ -7703,7 +7805,7 @@ static void nnti_mean_row(const nnti_exec *e, const nnt_op *op, const float *x, 
     const nnti_span r = nnti_mean_rows(op, oy);
     int ox = 0;
 #if defined(NNTI_X86)
-    if (nnti_has_avx2(e->isa) && !nnti_is_adaptive(op) && nnti_pool_is_2x2(op)) {
+    if (nnti_has_avx2(e->isa) && !nnti_is_adaptive(op) && nnti_pool_is_2x2(op) && op->out_w >= 8) {
         nnti_mean_row_2x2_avx2(x + (int64_t)2 * oy * op->in_w, op->in_w, op->out_w, y);
         return;
     }
