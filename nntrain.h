@@ -467,12 +467,13 @@ typedef struct nnt_compile_desc {
 } nnt_compile_desc;
 
 /* What the factors of matrix products (convolutions, linear layers, both ways) may be rounded to before they are
-   multiplied, which a GPU's tensor cores do many times faster. Values, weights, sums and all else stay 32-bit floats, so
-   that nothing has to be scaled. */
+   multiplied, which a GPU's tensor cores do many times faster; and with NNT_BF16 what activations and their gradients are
+   rounded to as they are stored, in half the memory. Weights, their gradients, optimizer state, statistics, losses, sums
+   and what goes in and comes out are 32-bit floats with each. Nothing has to be scaled: bf16 has a float's exponents. */
 enum {
     NNT_FP32 = 0,                   /* not at all */
     NNT_TF32,                       /* 11 significant bits. What PyTorch does in convolutions unless told otherwise */
-    NNT_BF16                        /* 8 significant bits */
+    NNT_BF16                        /* 8 significant bits, activations and their gradients 2 bytes a value */
 };
 
 /* Which forward values are made again in backward instead of being kept. The same bits in every case. */
@@ -1042,7 +1043,7 @@ NNT_API nnt_result nnt_memory_info(const char *device, nnt_memory_usage *out, ch
    n samples of this run; x is n*in_c*in_h*in_w, y is n*out_c*out_h*out_w. G.. are gradients. */
 enum {
     NNT_OP_NONE = 0,
-    NNT_OP_COPY,                /* X -> Y                     y = x */
+    NNT_OP_COPY,                /* X -> Y                     y = x; flags FLOAT_X, FLOAT_Y */
     NNT_OP_ACCUMULATE,          /* X, Y -> Y                  y += x; MASK as below */
     NNT_OP_CONVERT,             /* X STATS -> Y               X is bytes: y = x scale[c] + shift[c]; STATS: scales, shifts */
     NNT_OP_CONV,                /* X W [B] -> Y               flag RELU: y = max(y, 0) */
@@ -1093,8 +1094,12 @@ enum {
     NNT_OPF_EXACT = 16,         /* CONV: sums of products as written, no fast convolution (nnt_conv_desc.exact) */
     NNT_OPF_BYTES = 32,         /* X is bytes, of which STATS makes floats as CONVERT does; of CONV.., LINEAR.., NOISE (X is
                                    not Y then). supports is asked with kind CONV, LINEAR or NOISE; a no: CONVERT first */
-    NNT_OPF_FEW = 64            /* CONV..: with EXACT; at most 64 positions in all samples of a run, so that weights are what
+    NNT_OPF_FEW = 64,           /* CONV..: with EXACT; at most 64 positions in all samples of a run, so that weights are what
                                    there is to read */
+    NNT_OPF_HALF = 128,         /* X, X2, Y, MASK, GY and GX are bfloat16, 2 bytes a value, but for an X of bytes; all else is
+                                   floats. Every op of a net, where the backend's precision answers 2; never otherwise */
+    NNT_OPF_FLOAT_X = 256,      /* COPY, with HALF: X is floats: a batch on its way in */
+    NNT_OPF_FLOAT_Y = 512       /* COPY, with HALF: Y is floats: predictions on their way out */
 };
 /* Roles: which operand a pointer is. */
 enum {
@@ -1170,7 +1175,8 @@ typedef struct nnt_backend {
     void       (*host_threads)(void *device, nnt_parallel_fn fn, void *user);   /* (optional) compute on these. NULL: it needs none */
     nnt_result (*memory)(int index, nnt_memory_usage *out, char *why, size_t cap);  /* (optional) of a device that need not be open.
                                                                            out comes zeroed. NULL: nnt_memory_info can't tell */
-    int        (*precision)(void *device, int precision);               /* (optional) whether products can be NNT_TF32, _BF16. NULL: no */
+    int        (*precision)(void *device, int precision);               /* (optional) 0: products can't be NNT_TF32, _BF16; 1: they can; 2: and
+                                                                           all ops know NNT_OPF_HALF, which is what they get. NULL: 0 */
     nnt_result (*fetch)(void *device, const void *from, size_t bytes);  /* (optional) begins a download of at most 64 bytes that the next
                                                                            download of the same bytes finishes; work that is run between
                                                                            the two goes on behind it. Only for work that is under way when run returns */
@@ -12149,6 +12155,7 @@ typedef struct nnti_lowering {
     int       batch, whole;         /* samples that go through at a time; of a step, that is of the labels */
     int       block;                /* nnti_net_block */
     int       training, target, precision;
+    size_t    element;              /* bytes of a value of activations and gradients: sizeof(float), NNTI_HALF with NNT_OPF_HALF */
     int       failed, too_large;    /* too_large: because a size passes the address space, which a smaller batch cures */
     int      *at;                   /* node -> value of its output */
     int      *aux;                  /* node -> window indices or statistics */
@@ -12167,6 +12174,13 @@ typedef struct nnti_lowering {
     size_t    share_cap;
 } nnti_lowering;
 
+enum { NNTI_HALF = 2 };                 /* bytes of a bfloat16 */
+
+/* What a device makes of a precision: see nnt_backend.precision. */
+static int nnti_precision_of(const nnti_open_device *on, int precision)
+{
+    return on->backend->precision ? on->backend->precision(on->device, precision) : 0;
+}
 static size_t nnti_values_bytes(const nnti_lowering *l, int64_t per_sample, size_t element)
 {
     int64_t count = nnti_mul64(per_sample, l->batch);
@@ -12212,11 +12226,11 @@ static int nnti_new_value(nnti_lowering *l, int kind, int node, const char *what
 }
 static int nnti_new_activation(nnti_lowering *l, int node)
 {
-    return nnti_new_value(l, NNTI_VALUE_ACTIVATION, node, "output", nnti_values_bytes(l, nnti_volume(l->net->nodes[node].shape), sizeof(float)));
+    return nnti_new_value(l, NNTI_VALUE_ACTIVATION, node, "output", nnti_values_bytes(l, nnti_volume(l->net->nodes[node].shape), l->element));
 }
 static int nnti_new_gradient(nnti_lowering *l, int node)
 {
-    return nnti_new_value(l, NNTI_VALUE_GRADIENT, node, "gradient", nnti_values_bytes(l, nnti_volume(l->net->nodes[node].shape), sizeof(float)));
+    return nnti_new_value(l, NNTI_VALUE_GRADIENT, node, "gradient", nnti_values_bytes(l, nnti_volume(l->net->nodes[node].shape), l->element));
 }
 
 /* Appends an op of a node; the index of it, 0 after a failure. */
@@ -12242,6 +12256,7 @@ static int nnti_emit(nnti_lowering *l, int kind, int node)
     op->node = node + 1;
     op->stream = (uint32_t)(node + 1);
     op->precision = l->precision;
+    op->flags |= l->element == NNTI_HALF ? NNT_OPF_HALF : 0;
     op->flops = n->flops;
     op->block = nnti_is_loss(n) || l->block < NNTI_BLOCK_LEAST ? 0 : l->block;
     if (kind == NNT_OP_CONV_POOL || kind == NNT_OP_CONV_POOL_DATA || kind == NNT_OP_CONV_POOL_WEIGHT || kind == NNT_OP_BN_POOL || kind == NNT_OP_BN_POOL_GRAD) {
@@ -12406,13 +12421,14 @@ static void nnti_lower_input(nnti_lowering *l, int node)
     if (l->failed) return;
     (*l->values)[l->input].first = -1;
     (*l->values)[l->input].given = 1;
-    if (n->running < 0) return;
-    if (nnti_bytes_will_do(l, node)) {
+    if (n->running < 0 && l->element == sizeof(float)) return;
+    if (n->running >= 0 && nnti_bytes_will_do(l, node)) {
         l->bytes_value = l->input;
         return;
     }
-    op = nnti_emit(l, NNT_OP_CONVERT, node);
+    op = nnti_emit(l, n->running < 0 ? NNT_OP_COPY : NNT_OP_CONVERT, node);
     nnti_use(l, op, NNT_X, l->input);
+    if (n->running < 0 && !l->failed) l->p->ops[op].flags |= NNT_OPF_FLOAT_X;
     nnti_use_param(l, op, NNT_STATS, n->running);
     l->at[node] = nnti_new_activation(l, node);
     nnti_use(l, op, NNT_Y, l->at[node]);
@@ -13543,6 +13559,16 @@ static void nnti_mark(nnti_lowering *l, int target)
     }
 }
 
+/* The value that predictions are taken from: floats. */
+static int nnti_lower_output(nnti_lowering *l, int node)
+{
+    int op, output;
+    if (l->element == sizeof(float)) return l->at[node];
+    output = nnti_new_value(l, NNTI_VALUE_ACTIVATION, node, "output", nnti_values_bytes(l, nnti_volume(l->net->nodes[node].shape), sizeof(float)));
+    op = nnti_emit_copy(l, NNT_OP_COPY, node, l->at[node], output);
+    if (!l->failed) l->p->ops[op].flags |= NNT_OPF_FLOAT_Y;
+    return output;
+}
 /* Records one program up to node `target`. */
 static void nnti_lower_program(nnti_lowering *l, nnti_plan *plan, int program, int target)
 {
@@ -13557,6 +13583,7 @@ static void nnti_lower_program(nnti_lowering *l, nnti_plan *plan, int program, i
     for (i = 0; i <= last && !l->failed; i++) if (l->needed[i]) nnti_lower_forward(l, i);
     if (l->failed) return;
     plan->x[program] = l->input;
+    if (!l->training) plan->output = nnti_lower_output(l, last);     /* predictions end here, in front of the loss */
     if (nnti_is_loss(t)) nnti_lower_loss(l, target, program, plan);
     if (l->training) nnti_lower_backwards(l, last);
     if (l->failed) return;
@@ -13570,7 +13597,6 @@ static void nnti_lower_program(nnti_lowering *l, nnti_plan *plan, int program, i
             l->p->update_ops++;
         }
     } else {
-        plan->output = l->at[last];
         (*l->values)[plan->output].last = nnti_max((*l->values)[plan->output].last, l->p->count);
     }
     if (plan->loss[program] >= 0 && !l->failed) (*l->values)[plan->loss[program]].last = l->p->count;
@@ -13641,6 +13667,7 @@ static nnt_result nnti_plan_program(nnt_net *net, nnti_plan *plan, int program, 
     l.block = nnti_net_block(net, w->on);
     l.training = program == 0;
     l.precision = w->desc->precision;
+    l.element = nnti_precision_of(w->on, l.precision) == 2 ? NNTI_HALF : sizeof(float);
     l.p = program ? &plan->predict : &plan->train;
     l.values = program ? &plan->predict_values : &plan->train_values;
     l.value_cap = program ? &plan->predict_value_cap : &plan->train_value_cap;
@@ -16147,7 +16174,7 @@ static nnt_result nnti_plan_checked(nnt_net *net, int target, const nnt_compile_
     nnt_memory m;
     int i, k, fits;
     char recomputing[96], fitting[64];
-    if (d->precision != NNT_FP32 && !(on->backend->precision && on->backend->precision(on->device, d->precision)))
+    if (d->precision != NNT_FP32 && !nnti_precision_of(on, d->precision))
         return nnti_set_error(&net->error, NNT_ERR_UNSUPPORTED, "compile: device '%s' can't multiply in %s; leave precision at NNT_FP32", on->text,
                               d->precision == NNT_TF32 ? "NNT_TF32" : "NNT_BF16");
     r = nnti_make_plan(net, target, d, on, plan, NULL);
@@ -21105,13 +21132,13 @@ typedef struct nnti_inspector {
     nnt_net *net;
     nnt_layer_health *row;          /* for each node, or NULL: only whether values are finite */
     double  *squares, *values, *channels;   /* sums for the rows */
-    float   *buffer;                /* what an op wrote */
+    float   *buffer;                /* what an op wrote, as floats */
     size_t   bytes;
     char     found[256];            /* "first non-finite value: ..." */
 } nnti_inspector;
 
-/* What an op wrote: `samples` times `count` values, `stride` apart, from value `first` on. */
-typedef struct nnti_written { const void *at; int64_t first, count, stride; int samples, channels; } nnti_written;
+/* What an op wrote: `samples` times `count` values, `stride` apart, from value `first` on. half: they are bfloat16. */
+typedef struct nnti_written { const void *at; int64_t first, count, stride; int samples, channels, half; } nnti_written;
 
 /* 0 when the op does not write that role, or no floats. */
 static int nnti_written_by(const nnt_net *net, const nnti_program *p, int index, int role, int samples, nnti_written *w)
@@ -21123,6 +21150,7 @@ static int nnti_written_by(const nnt_net *net, const nnti_program *p, int index,
     w->at = op->at[role];
     w->samples = samples;
     w->channels = op->out_c;
+    w->half = (role == NNT_Y && !(op->flags & NNT_OPF_FLOAT_Y)) || role == NNT_GX ? op->flags & NNT_OPF_HALF : 0;
     if (o == -1 || !w->at) return 0;
     switch (role) {
     case NNT_Y:
@@ -21161,6 +21189,25 @@ static nnt_result nnti_inspect_fetch(nnti_inspector *s, const void *from, size_t
     const nnti_open_device *on = s->net->on;
     nnt_result r = on->backend->download(on->device, s->buffer, from, bytes);
     return r ? nnti_device_failed(s->net, on, r, "health") : NNT_OK;
+}
+/* bfloat16, which are the upper halves of floats, at the begin of x to floats in their place: from the last one on. */
+static void nnti_widen_halves(float *x, int64_t count)
+{
+    int64_t i;
+    for (i = count - 1; i >= 0; i--) {
+        uint16_t half;
+        uint32_t bits;
+        memcpy(&half, (const char *)x + i * NNTI_HALF, sizeof half);
+        bits = (uint32_t)half << 16;
+        memcpy(&x[i], &bits, sizeof bits);
+    }
+}
+static nnt_result nnti_inspect_fetch_written(nnti_inspector *s, const nnti_written *w)
+{
+    const int64_t count = (w->samples - 1) * w->stride + w->first + w->count;
+    nnt_result r = nnti_inspect_fetch(s, w->at, (size_t)count * (w->half ? NNTI_HALF : sizeof(float)));
+    if (!r && w->half) nnti_widen_halves(s->buffer, count);
+    return r;
 }
 /* "output of 'conv3'", "gradient of 'conv3.weight'" */
 static void nnti_put_result_name(nnti_text *t, const nnt_net *net, const nnti_program *p, int index, int role)
@@ -21233,7 +21280,7 @@ static nnt_result nnti_inspect_op(nnti_inspector *s, const nnti_program *p, int 
     }
     for (k = 0; k < sizeof roles / sizeof *roles; k++) {
         if (!nnti_written_by(s->net, p, index, roles[k], samples, &w)) continue;
-        r = nnti_inspect_fetch(s, w.at, (size_t)((w.samples - 1) * w.stride + w.first + w.count) * sizeof(float));
+        r = nnti_inspect_fetch_written(s, &w);
         if (r) return r;
         for (n = 0; n < w.samples; n++) {
             const float *x = s->buffer + n * w.stride + w.first;
@@ -21297,9 +21344,10 @@ static int nnti_inspector_init(nnti_inspector *s, nnt_net *net, int rows)
     int i;
     memset(s, 0, sizeof *s);
     s->net = net;
-    s->bytes = sizeof(nnt_loss);
     for (i = 0; i < net->plan.train_value_count; i++) if (net->plan.train_values[i].bytes > s->bytes) s->bytes = net->plan.train_values[i].bytes;
     for (i = 0; i < net->plan.predict_value_count; i++) if (net->plan.predict_values[i].bytes > s->bytes) s->bytes = net->plan.predict_values[i].bytes;
+    if (nnti_precision_of(net->on, net->desc.precision) == 2) s->bytes *= sizeof(float) / NNTI_HALF;
+    if (s->bytes < sizeof(nnt_loss)) s->bytes = sizeof(nnt_loss);
     for (i = 0; i < net->param_count; i++)
         if ((size_t)net->params[i].count * sizeof(float) > s->bytes) s->bytes = (size_t)net->params[i].count * sizeof(float);
     s->buffer = (float *)nnti_alloc(&net->a, s->bytes);

@@ -24,7 +24,8 @@
        nnti_cuda_each     f(i) for every i: what needs an index (images, windows, channels, random numbers)
        nnti_cuda_reduce   two sums over many values for each of many items; nnti_cuda_finish adds the parts up
        nnti_cuda_rows     a warp, or a thread, for each sample or position: softmax, cross-entropy
-     Matrix products are cuBLAS's. Values are NCHW, f32, as everywhere in the library.
+     Matrix products are cuBLAS's. Values are NCHW, f32, as everywhere in the library; with NNT_BF16 activations and their
+     gradients lie in memory as bfloat16, and all that handles them is there once for each (T: see >>kernels).
 
    MEMORY
      The net's memory is one cudaMalloc of as many bytes as nnt_plan says. Beside it a device that is open takes cuBLAS's
@@ -52,6 +53,7 @@
      go on on "cpu". Nothing is printed, nothing aborts. */
 
 #include "nntrain.h"
+#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #include <cublas_v2.h>
 #include <cublasLt.h>
@@ -330,36 +332,98 @@ template <class F> nnt_result nnti_cuda_run_each(nnti_cuda *d, const nnt_op *op,
     return nnti_cuda_launched(d, op);
 }
 
+/* ---- what values of samples are in memory: T is float, or with NNT_OPF_HALF this. Kernels compute with floats ---- */
+
+/* A bfloat16: the upper half of a float. Rounded to nearest even as it is written. */
+struct nnti_cuda_half {
+    uint16_t bits;
+    __device__ __forceinline__ operator float() const { return __uint_as_float((uint32_t)bits << 16); }
+    __device__ __forceinline__ nnti_cuda_half &operator=(float v)
+    {
+        bits = __bfloat16_as_ushort(__float2bfloat16_rn(v));
+        return *this;
+    }
+};
+template <class T> struct nnti_cuda_type;   /* four values as one, and cuBLAS's name */
+template <> struct nnti_cuda_type<float> {
+    typedef float4 four;
+    static const cudaDataType blas = CUDA_R_32F;
+};
+template <> struct nnti_cuda_type<nnti_cuda_half> {
+    typedef uint2 four;
+    static const cudaDataType blas = CUDA_R_16BF;
+};
+template <class T> struct nnti_cuda_same { typedef T type; };      /* of parameters that T is not deduced from */
+
+size_t nnti_cuda_element(const nnt_op *op) { return op->flags & NNT_OPF_HALF ? sizeof(nnti_cuda_half) : sizeof(float); }
+
+/* Values 4 i to 4 i + 3. */
+__device__ __forceinline__ float4 nnti_cuda_load4(const float *p, int64_t i) { return ((const float4 *)p)[i]; }
+__device__ __forceinline__ float4 nnti_cuda_load4(const nnti_cuda_half *p, int64_t i)
+{
+    const uint2 v = ((const uint2 *)p)[i];
+    return make_float4(__uint_as_float(v.x << 16), __uint_as_float(v.x & 0xffff0000u), __uint_as_float(v.y << 16), __uint_as_float(v.y & 0xffff0000u));
+}
+__device__ __forceinline__ void nnti_cuda_store4(float *p, int64_t i, float4 v) { ((float4 *)p)[i] = v; }
+__device__ __forceinline__ void nnti_cuda_store4(nnti_cuda_half *p, int64_t i, float4 v)
+{
+    nnti_cuda_half h[4];
+    h[0] = v.x;
+    h[1] = v.y;
+    h[2] = v.z;
+    h[3] = v.w;
+    ((uint2 *)p)[i] = make_uint2(h[0].bits | (uint32_t)h[1].bits << 16, h[2].bits | (uint32_t)h[3].bits << 16);
+}
+template <class T> __device__ __forceinline__ float nnti_cuda_get(const T *p, int64_t i) { return p ? (float)p[i] : 0.0f; }
+template <class T> __device__ __forceinline__ float4 nnti_cuda_get4(const T *p, int64_t i)
+{
+    return p ? nnti_cuda_load4(p, i) : make_float4(0, 0, 0, 0);
+}
+
 /* ---- map: y[i] = f(a[i], b[i], c[i]) ---- */
 
-__device__ __forceinline__ float nnti_cuda_get(const float *p, int64_t i) { return p ? p[i] : 0.0f; }
-__device__ __forceinline__ float4 nnti_cuda_get4(const float *p, int64_t i)
-{
-    return p ? ((const float4 *)p)[i] : make_float4(0, 0, 0, 0);
-}
-/* a, b, c: NULL is all zeros. y may be one of them. vector: all are aligned to 16 bytes. */
-template <class F> __global__ void __launch_bounds__(NNTI_CUDA_THREADS)
-nnti_cuda_map(F f, float *y, const float *a, const float *b, const float *c, int64_t n, int vector)
+/* a, b, c: NULL is all zeros. y may be one of them. vector: all are aligned to four values. */
+template <class F, class T> __global__ void __launch_bounds__(NNTI_CUDA_THREADS)
+nnti_cuda_map(F f, T *y, const T *a, const T *b, const T *c, int64_t n, int vector)
 {
     const int64_t step = (int64_t)gridDim.x * blockDim.x, first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     const int64_t fours = vector ? n / 4 : 0;
     for (int64_t i = first; i < fours; i += step) {
         const float4 u = nnti_cuda_get4(a, i), v = nnti_cuda_get4(b, i), w = nnti_cuda_get4(c, i);
-        ((float4 *)y)[i] = make_float4(f(u.x, v.x, w.x), f(u.y, v.y, w.y), f(u.z, v.z, w.z), f(u.w, v.w, w.w));
+        nnti_cuda_store4(y, i, make_float4(f(u.x, v.x, w.x), f(u.y, v.y, w.y), f(u.z, v.z, w.z), f(u.w, v.w, w.w)));
     }
     for (int64_t i = fours * 4 + first; i < n; i += step)
         y[i] = f(nnti_cuda_get(a, i), nnti_cuda_get(b, i), nnti_cuda_get(c, i));
 }
-int nnti_cuda_aligned(const void *p) { return (uintptr_t)p % 16 == 0; }
+template <class T> int nnti_cuda_aligned(const T *p) { return (uintptr_t)p % (4 * sizeof(T)) == 0; }
 
-template <class F> nnt_result nnti_cuda_run_map(nnti_cuda *d, const nnt_op *op, F f, float *y, const float *a,
-                                                const float *b, const float *c, int64_t n)
+template <class F, class T> nnt_result nnti_cuda_run_map(nnti_cuda *d, const nnt_op *op, F f, T *y, const typename nnti_cuda_same<T>::type *a,
+    const typename nnti_cuda_same<T>::type *b, const typename nnti_cuda_same<T>::type *c, int64_t n)
 {
     const int vector = nnti_cuda_aligned(y) && nnti_cuda_aligned(a) && nnti_cuda_aligned(b) && nnti_cuda_aligned(c);
     if (n <= 0) return NNT_OK;
-    NNT_LAUNCH((nnti_cuda_map<F>), nnti_cuda_blocks(d, vector ? n / 4 + 1 : n), NNTI_CUDA_THREADS, 0, d->stream,
+    NNT_LAUNCH((nnti_cuda_map<F, T>), nnti_cuda_blocks(d, vector ? n / 4 + 1 : n), NNTI_CUDA_THREADS, 0, d->stream,
                f, y, a, b, c, n, vector);
     return nnti_cuda_launched(d, op);
+}
+
+/* to[i] = from[i] for i < n, four at a time, where To and From are different in memory */
+template <class To, class From> struct nnti_cuda_retyped {
+    To *to;
+    const From *from;
+    int64_t n;
+    template <class I> __device__ void operator()(I i) const
+    {
+        const int64_t at = (int64_t)i * 4;
+        if (at + 4 <= n) { nnti_cuda_store4(to, (int64_t)i, nnti_cuda_load4(from, (int64_t)i)); return; }
+        for (int64_t k = at; k < n; k++) to[k] = (float)from[k];
+    }
+};
+/* Both begin at multiples of four values. */
+template <class To, class From> nnt_result nnti_cuda_retype(nnti_cuda *d, const nnt_op *op, To *to, const From *from, int64_t n)
+{
+    nnti_cuda_retyped<To, From> f = { to, from, n };
+    return nnti_cuda_run_each(d, op, f, (n + 3) / 4);
 }
 
 /* ---- reduce: two sums for each of `items` ---- */
@@ -460,9 +524,14 @@ int64_t nnti_cuda_max(int64_t a, int64_t b) { return a > b ? a : b; }
 size_t  nnti_cuda_max_size(size_t a, size_t b) { return a > b ? a : b; }
 size_t  nnti_cuda_round(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
-const float *nnti_cuda_in(const nnt_op *op, int role) { return (const float *)op->at[role]; }
-float *nnti_cuda_out(const nnt_op *op, int role) { return (float *)op->at[role]; }
-const float *nnti_cuda_mask(const nnt_op *op) { return op->flags & NNT_OPF_MASK ? nnti_cuda_in(op, NNT_MASK) : NULL; }
+template <class T = float> const T *nnti_cuda_in(const nnt_op *op, int role) { return (const T *)op->at[role]; }
+template <class T = float> T *nnti_cuda_out(const nnt_op *op, int role) { return (T *)op->at[role]; }
+template <class T> const T *nnti_cuda_mask(const nnt_op *op) { return op->flags & NNT_OPF_MASK ? nnti_cuda_in<T>(op, NNT_MASK) : NULL; }
+/* An operand of values of samples, from value `first` on; NULL stays NULL. */
+void *nnti_cuda_values_from(const nnt_op *op, int role, int64_t first)
+{
+    return op->at[role] ? (char *)op->at[role] + first * (int64_t)nnti_cuda_element(op) : NULL;
+}
 int nnti_cuda_relu(const nnt_op *op) { return (op->flags & NNT_OPF_RELU) != 0; }
 int nnti_cuda_adds(const nnt_op *op) { return (op->flags & NNT_OPF_ACCUMULATE) != 0; }
 
@@ -471,9 +540,9 @@ struct nnti_cuda_job { int count, whole, accumulate; float loss_scale; const nnt
 
 /* What every gradient does with a finished value of gx: adds it when asked to, and masks it. Mask and gx are read where
    gx is written, so they may be the same. */
-struct nnti_cuda_gradient {
-    float *gx;
-    const float *mask;                      /* NULL: none */
+template <class T> struct nnti_cuda_gradient {
+    T *gx;
+    const T *mask;                          /* NULL: none */
     int adds;
     __device__ __forceinline__ void put(int64_t i, float g) const
     {
@@ -482,15 +551,15 @@ struct nnti_cuda_gradient {
         gx[i] = g;
     }
 };
-nnti_cuda_gradient nnti_cuda_gradient_of(const nnt_op *op)
+template <class T> nnti_cuda_gradient<T> nnti_cuda_gradient_of(const nnt_op *op)
 {
-    nnti_cuda_gradient g;
-    g.gx = nnti_cuda_out(op, NNT_GX);
-    g.mask = nnti_cuda_mask(op);
+    nnti_cuda_gradient<T> g;
+    g.gx = nnti_cuda_out<T>(op, NNT_GX);
+    g.mask = nnti_cuda_mask<T>(op);
     g.adds = nnti_cuda_adds(op);
     return g;
 }
-nnti_cuda_gradient nnti_cuda_gradient_from(nnti_cuda_gradient g, int64_t first)
+template <class T> nnti_cuda_gradient<T> nnti_cuda_gradient_from(nnti_cuda_gradient<T> g, int64_t first)
 {
     g.gx += first;
     if (g.mask) g.mask += first;
@@ -513,36 +582,38 @@ struct nnti_cuda_sum {
         return masked && !(mask > 0) ? 0 : v;
     }
 };
-nnt_result nnti_cuda_run_sum(nnti_cuda *d, const nnt_op *op, float *y, const float *a, const float *b, const float *mask,
-                             int relu, int64_t n)
+template <class T> nnt_result nnti_cuda_run_sum(nnti_cuda *d, const nnt_op *op, T *y, const typename nnti_cuda_same<T>::type *a,
+    const typename nnti_cuda_same<T>::type *b, const typename nnti_cuda_same<T>::type *mask, int relu, int64_t n)
 {
     nnti_cuda_sum f = { relu, mask != NULL };
     return nnti_cuda_run_map(d, op, f, y, a, b, mask, n);
 }
-/* y = x */
-nnt_result nnti_cuda_copy(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
+/* y = x, or from floats to bfloat16, or back */
+template <class T> nnt_result nnti_cuda_copy(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
 {
-    return nnti_cuda_run_sum(d, op, nnti_cuda_out(op, NNT_Y), nnti_cuda_in(op, NNT_X), NULL, nnti_cuda_mask(op),
-                             nnti_cuda_relu(op), job->count * nnti_cuda_in_size(op));
+    const int64_t n = job->count * nnti_cuda_in_size(op);
+    if (op->flags & NNT_OPF_FLOAT_X) return nnti_cuda_retype(d, op, nnti_cuda_out<T>(op, NNT_Y), nnti_cuda_in(op, NNT_X), n);
+    if (op->flags & NNT_OPF_FLOAT_Y) return nnti_cuda_retype(d, op, nnti_cuda_out(op, NNT_Y), nnti_cuda_in<T>(op, NNT_X), n);
+    return nnti_cuda_run_sum(d, op, nnti_cuda_out<T>(op, NNT_Y), nnti_cuda_in<T>(op, NNT_X), NULL, nnti_cuda_mask<T>(op), nnti_cuda_relu(op), n);
 }
 /* y += x, masked */
-nnt_result nnti_cuda_accumulate(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
+template <class T> nnt_result nnti_cuda_accumulate(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
 {
-    return nnti_cuda_run_sum(d, op, nnti_cuda_out(op, NNT_Y), nnti_cuda_in(op, NNT_Y), nnti_cuda_in(op, NNT_X),
-                             nnti_cuda_mask(op), nnti_cuda_relu(op), job->count * nnti_cuda_in_size(op));
+    return nnti_cuda_run_sum(d, op, nnti_cuda_out<T>(op, NNT_Y), nnti_cuda_in<T>(op, NNT_Y), nnti_cuda_in<T>(op, NNT_X),
+                             nnti_cuda_mask<T>(op), nnti_cuda_relu(op), job->count * nnti_cuda_in_size(op));
 }
 /* y = x + x2 */
-nnt_result nnti_cuda_add(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
+template <class T> nnt_result nnti_cuda_add(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
 {
-    return nnti_cuda_run_sum(d, op, nnti_cuda_out(op, NNT_Y), nnti_cuda_in(op, NNT_X), nnti_cuda_in(op, NNT_X2),
-                             nnti_cuda_mask(op), nnti_cuda_relu(op), job->count * nnti_cuda_out_size(op));
+    return nnti_cuda_run_sum(d, op, nnti_cuda_out<T>(op, NNT_Y), nnti_cuda_in<T>(op, NNT_X), nnti_cuda_in<T>(op, NNT_X2),
+                             nnti_cuda_mask<T>(op), nnti_cuda_relu(op), job->count * nnti_cuda_out_size(op));
 }
 
-/* Where the values of a sample, four at a time, come from: floats, NULL for zeros, or the bytes of pictures, which become
+/* Where the values of a sample, four at a time, come from: values, NULL for zeros, or the bytes of pictures, which become
    floats on the way. four: values 4 block to 4 block + 3 of a sample, of which the first is value `at` of all; at is a
    multiple of 4. one: value `place` of a sample. */
-struct nnti_cuda_floats {
-    const float *x;
+template <class T> struct nnti_cuda_stored {
+    const T *x;
     template <class I> __device__ __forceinline__ float4 four(int64_t at, I) const { return nnti_cuda_get4(x, at / 4); }
     template <class I> __device__ __forceinline__ float one(int64_t at, I) const { return nnti_cuda_get(x, at); }
 };
@@ -565,9 +636,9 @@ struct nnti_cuda_pictures {                 /* x scale[c] + shift[c], rounded on
     }
     template <class I> __device__ __forceinline__ float one(int64_t at, I place) const { return value(x[at], (int)(place / (I)plane)); }
 };
-nnti_cuda_floats nnti_cuda_floats_of(const nnt_op *op)
+template <class T> nnti_cuda_stored<T> nnti_cuda_stored_of(const nnt_op *op)
 {
-    nnti_cuda_floats f = { nnti_cuda_in(op, NNT_X) };
+    nnti_cuda_stored<T> f = { nnti_cuda_in<T>(op, NNT_X) };
     return f;
 }
 nnti_cuda_pictures nnti_cuda_pictures_of(const nnt_op *op)
@@ -578,9 +649,9 @@ nnti_cuda_pictures nnti_cuda_pictures_of(const nnt_op *op)
     return p;
 }
 /* y = x scale[c] + shift[c] of bytes. Threads: `blocks` of four values a sample. */
-struct nnti_cuda_bytes_to_floats {
+template <class T> struct nnti_cuda_bytes_to_floats {
     nnti_cuda_pictures x;
-    float *y;
+    T *y;
     nnti_cuda_divisor blocks;
     int64_t size;                           /* values of a sample */
     template <class I> __device__ void operator()(I i) const
@@ -588,51 +659,47 @@ struct nnti_cuda_bytes_to_floats {
         I sample = i;
         const I block = nnti_cuda_split(&sample, blocks), first = block * 4;
         const int64_t at = (int64_t)sample * size + (int64_t)first;
-        if (size % 4 == 0) { ((float4 *)y)[at / 4] = x.four(at, block); return; }
+        if (size % 4 == 0) { nnti_cuda_store4(y, at / 4, x.four(at, block)); return; }
         for (int k = 0; k < 4; k++)
             if ((int64_t)first + k < size) y[at + k] = x.one(at + k, first + (I)k);
     }
 };
-nnt_result nnti_cuda_convert(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
+template <class T> nnt_result nnti_cuda_convert(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
 {
     const int64_t size = nnti_cuda_in_size(op), blocks = (size + 3) / 4;
-    nnti_cuda_bytes_to_floats f = { nnti_cuda_pictures_of(op), nnti_cuda_out(op, NNT_Y), nnti_cuda_divide_by(blocks), size };
+    nnti_cuda_bytes_to_floats<T> f = { nnti_cuda_pictures_of(op), nnti_cuda_out<T>(op, NNT_Y), nnti_cuda_divide_by(blocks), size };
     return nnti_cuda_run_each(d, op, f, job->count * blocks);
 }
 
-/* y[n][channel_offset + c][h][w] = x[n][c][h][w]; W values at a time, which all lie in one sample */
-template <int W> struct nnti_cuda_copy_values;
-template <> struct nnti_cuda_copy_values<1> { typedef float type; };
-template <> struct nnti_cuda_copy_values<4> { typedef float4 type; };
-
-template <int W> struct nnti_cuda_concat_to {
-    const float *x;
-    float *y;
-    nnti_cuda_divisor part;                 /* values of a sample of the smaller operand, divided by W */
-    int64_t whole, offset;                  /* of the larger one, and where the part begins in it, divided by W */
+/* y[n][channel_offset + c][h][w] = x[n][c][h][w]; V: a value, or four, which all lie in one sample */
+template <class V> struct nnti_cuda_concat_to {
+    const V *x;
+    V *y;
+    nnti_cuda_divisor part;                 /* V of a sample of the smaller operand */
+    int64_t whole, offset;                  /* of the larger one, and where the part begins in it */
     template <class I> __device__ void operator()(I i) const
     {
-        typedef typename nnti_cuda_copy_values<W>::type V;
         I sample = i;
         const I at = nnti_cuda_split(&sample, part);
-        ((V *)y)[(int64_t)sample * whole + offset + at] = ((const V *)x)[i];
+        y[(int64_t)sample * whole + offset + at] = x[i];
     }
 };
-nnt_result nnti_cuda_concat(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
+template <class T> nnt_result nnti_cuda_concat(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
 {
     const int64_t part = nnti_cuda_in_size(op), whole = nnti_cuda_out_size(op);
     const int64_t offset = op->channel_offset * nnti_cuda_in_plane(op);
-    nnti_cuda_concat_to<1> f = { nnti_cuda_in(op, NNT_X), nnti_cuda_out(op, NNT_Y), nnti_cuda_divide_by(part), whole, offset };
+    typedef typename nnti_cuda_type<T>::four V;
+    nnti_cuda_concat_to<T> f = { nnti_cuda_in<T>(op, NNT_X), nnti_cuda_out<T>(op, NNT_Y), nnti_cuda_divide_by(part), whole, offset };
     if (part % 4 == 0 && whole % 4 == 0 && offset % 4 == 0) {
-        nnti_cuda_concat_to<4> g = { f.x, f.y, nnti_cuda_divide_by(part / 4), whole / 4, offset / 4 };
+        nnti_cuda_concat_to<V> g = { (const V *)f.x, (V *)f.y, nnti_cuda_divide_by(part / 4), whole / 4, offset / 4 };
         return nnti_cuda_run_each(d, op, g, job->count * (part / 4));
     }
     return nnti_cuda_run_each(d, op, f, job->count * part);
 }
 /* gx[n][c][h][w] = gy[n][channel_offset + c][h][w] */
-struct nnti_cuda_concat_from {
-    const float *gy;
-    nnti_cuda_gradient g;
+template <class T> struct nnti_cuda_concat_from {
+    const T *gy;
+    nnti_cuda_gradient<T> g;
     nnti_cuda_divisor part;
     int64_t whole, offset;
     template <class I> __device__ void operator()(I i) const
@@ -642,9 +709,9 @@ struct nnti_cuda_concat_from {
         g.put((int64_t)i, gy[(int64_t)sample * whole + offset + at]);
     }
 };
-nnt_result nnti_cuda_concat_grad(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
+template <class T> nnt_result nnti_cuda_concat_grad(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
 {
-    nnti_cuda_concat_from f = { nnti_cuda_in(op, NNT_GY), nnti_cuda_gradient_of(op), nnti_cuda_divide_by(nnti_cuda_in_size(op)),
+    nnti_cuda_concat_from<T> f = { nnti_cuda_in<T>(op, NNT_GY), nnti_cuda_gradient_of<T>(op), nnti_cuda_divide_by(nnti_cuda_in_size(op)),
                                 nnti_cuda_out_size(op), op->channel_offset * nnti_cuda_in_plane(op) };
     return nnti_cuda_run_each(d, op, f, job->count * nnti_cuda_in_size(op));
 }
@@ -677,24 +744,24 @@ template <int V> struct nnti_cuda_act_slope {
         }
     }
 };
-template <int V> nnt_result nnti_cuda_act_variant(nnti_cuda *d, const nnt_op *op, int64_t n)
+template <int V, class T> nnt_result nnti_cuda_act_variant(nnti_cuda *d, const nnt_op *op, int64_t n)
 {
     nnti_cuda_act_value<V> f = { op->f[0] };
     nnti_cuda_act_slope<V> g = { op->f[0] };
-    if (op->kind == NNT_OP_ACT) return nnti_cuda_run_map(d, op, f, nnti_cuda_out(op, NNT_Y), nnti_cuda_in(op, NNT_X), NULL, NULL, n);
-    return nnti_cuda_run_map(d, op, g, nnti_cuda_out(op, NNT_GX), nnti_cuda_in(op, NNT_GY),
-                             nnti_cuda_in(op, V == NNT_ACT_GELU ? NNT_X : NNT_Y), NULL, n);
+    if (op->kind == NNT_OP_ACT) return nnti_cuda_run_map(d, op, f, nnti_cuda_out<T>(op, NNT_Y), nnti_cuda_in<T>(op, NNT_X), NULL, NULL, n);
+    return nnti_cuda_run_map(d, op, g, nnti_cuda_out<T>(op, NNT_GX), nnti_cuda_in<T>(op, NNT_GY),
+                             nnti_cuda_in<T>(op, V == NNT_ACT_GELU ? NNT_X : NNT_Y), NULL, n);
 }
 /* ACT and ACT_GRAD */
-nnt_result nnti_cuda_act(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
+template <class T> nnt_result nnti_cuda_act(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
 {
     const int64_t n = job->count * nnti_cuda_in_size(op);
     switch (op->variant) {
-    case NNT_ACT_RELU:       return nnti_cuda_act_variant<NNT_ACT_RELU>(d, op, n);
-    case NNT_ACT_LEAKY_RELU: return nnti_cuda_act_variant<NNT_ACT_LEAKY_RELU>(d, op, n);
-    case NNT_ACT_SIGMOID:    return nnti_cuda_act_variant<NNT_ACT_SIGMOID>(d, op, n);
-    case NNT_ACT_TANH:       return nnti_cuda_act_variant<NNT_ACT_TANH>(d, op, n);
-    default:                 return nnti_cuda_act_variant<NNT_ACT_GELU>(d, op, n);
+    case NNT_ACT_RELU:       return nnti_cuda_act_variant<NNT_ACT_RELU, T>(d, op, n);
+    case NNT_ACT_LEAKY_RELU: return nnti_cuda_act_variant<NNT_ACT_LEAKY_RELU, T>(d, op, n);
+    case NNT_ACT_SIGMOID:    return nnti_cuda_act_variant<NNT_ACT_SIGMOID, T>(d, op, n);
+    case NNT_ACT_TANH:       return nnti_cuda_act_variant<NNT_ACT_TANH, T>(d, op, n);
+    default:                 return nnti_cuda_act_variant<NNT_ACT_GELU, T>(d, op, n);
     }
 }
 
@@ -939,11 +1006,11 @@ struct nnti_cuda_salt_slope {
     }
 };
 /* to[e] = F of x[e], gy[e] and the number of element e; X says where x comes from. Threads: `blocks` a sample. */
-template <class F, class X> struct nnti_cuda_random_each {
+template <class F, class X, class T> struct nnti_cuda_random_each {
     F f;
     X x;
-    float *to;
-    const float *gy;                        /* NULL: zeros */
+    T *to;
+    const T *gy;                            /* NULL: zeros */
     const nnti_cuda_now *now;
     uint32_t stream;
     nnti_cuda_divisor blocks;
@@ -959,20 +1026,20 @@ template <class F, class X> struct nnti_cuda_random_each {
         if ((int)F::KIND != (int)NNTI_CUDA_BITS) nnti_cuda_draw<F::KIND>(c, r);
         if (size % 4 == 0) {
             const float4 v = x.four(at, block), g = nnti_cuda_get4(gy, at / 4);
-            ((float4 *)to)[at / 4] = make_float4(f.value(v.x, g.x, c[0], r[0]), f.value(v.y, g.y, c[1], r[1]),
-                                                 f.value(v.z, g.z, c[2], r[2]), f.value(v.w, g.w, c[3], r[3]));
+            nnti_cuda_store4(to, at / 4, make_float4(f.value(v.x, g.x, c[0], r[0]), f.value(v.y, g.y, c[1], r[1]),
+                                                     f.value(v.z, g.z, c[2], r[2]), f.value(v.w, g.w, c[3], r[3])));
             return;
         }
         for (int k = 0; k < 4; k++)
             if ((int64_t)first + k < size) to[at + k] = f.value(x.one(at + k, first + (I)k), nnti_cuda_get(gy, at + k), c[k], r[k]);
     }
 };
-template <class F, class X> nnt_result nnti_cuda_run_random(nnti_cuda *d, const nnt_op *op, F f, X x, int to, const float *gy, int count)
+template <class T, class F, class X> nnt_result nnti_cuda_run_random(nnti_cuda *d, const nnt_op *op, F f, X x, int to, const T *gy, int count)
 {
-    nnti_cuda_random_each<F, X> e;
+    nnti_cuda_random_each<F, X, T> e;
     e.f = f;
     e.x = x;
-    e.to = nnti_cuda_out(op, to);
+    e.to = nnti_cuda_out<T>(op, to);
     e.gy = gy;
     e.now = d->now;
     e.stream = op->stream;
@@ -980,10 +1047,10 @@ template <class F, class X> nnt_result nnti_cuda_run_random(nnti_cuda *d, const 
     e.blocks = nnti_cuda_divide_by((e.size + 3) / 4);
     return nnti_cuda_run_each(d, op, e, count * ((e.size + 3) / 4));
 }
-nnt_result nnti_cuda_dropout(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
+template <class T> nnt_result nnti_cuda_dropout(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
 {
     nnti_cuda_drop f = { (uint32_t)nnti_cuda_threshold(op->f[0]), (float)(1.0 / (1.0 - (double)op->f[0])) };
-    return nnti_cuda_run_random(d, op, f, nnti_cuda_floats_of(op), NNT_Y, NULL, job->count);
+    return nnti_cuda_run_random<T>(d, op, f, nnti_cuda_stored_of<T>(op), NNT_Y, NULL, job->count);
 }
 /* f: amount, low, high, clamp */
 nnti_cuda_blend nnti_cuda_blend_of(const nnt_op *op)
@@ -991,34 +1058,34 @@ nnti_cuda_blend nnti_cuda_blend_of(const nnt_op *op)
     nnti_cuda_blend b = { op->f[0], op->f[1], op->f[2], op->f[3] > 0 };
     return b;
 }
-template <class X> nnt_result nnti_cuda_noise_on(nnti_cuda *d, const nnt_op *op, X x, int count)
+template <class T, class X> nnt_result nnti_cuda_noise_on(nnti_cuda *d, const nnt_op *op, X x, int count)
 {
     nnti_cuda_salt salt = { nnti_cuda_blend_of(op), nnti_cuda_threshold(op->f[0] * 0.5f), nnti_cuda_threshold(op->f[0]) };
     nnti_cuda_add_noise<NNTI_CUDA_SIGNED> uniform = { salt.b };
     nnti_cuda_add_noise<NNTI_CUDA_NORMAL> normal = { salt.b };
     switch (op->variant) {
-    case NNT_NOISE_SALT_PEPPER: return nnti_cuda_run_random(d, op, salt, x, NNT_Y, NULL, count);
-    case NNT_NOISE_UNIFORM:     return nnti_cuda_run_random(d, op, uniform, x, NNT_Y, NULL, count);
-    default:                    return nnti_cuda_run_random(d, op, normal, x, NNT_Y, NULL, count);
+    case NNT_NOISE_SALT_PEPPER: return nnti_cuda_run_random<T>(d, op, salt, x, NNT_Y, NULL, count);
+    case NNT_NOISE_UNIFORM:     return nnti_cuda_run_random<T>(d, op, uniform, x, NNT_Y, NULL, count);
+    default:                    return nnti_cuda_run_random<T>(d, op, normal, x, NNT_Y, NULL, count);
     }
 }
 /* Of bytes: conversion, normalisation and noise in one pass. */
-nnt_result nnti_cuda_noise(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
+template <class T> nnt_result nnti_cuda_noise(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
 {
-    if (op->flags & NNT_OPF_BYTES) return nnti_cuda_noise_on(d, op, nnti_cuda_pictures_of(op), job->count);
-    return nnti_cuda_noise_on(d, op, nnti_cuda_floats_of(op), job->count);
+    if (op->flags & NNT_OPF_BYTES) return nnti_cuda_noise_on<T>(d, op, nnti_cuda_pictures_of(op), job->count);
+    return nnti_cuda_noise_on<T>(d, op, nnti_cuda_stored_of<T>(op), job->count);
 }
-nnt_result nnti_cuda_noise_grad(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
+template <class T> nnt_result nnti_cuda_noise_grad(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
 {
-    const nnti_cuda_floats x = nnti_cuda_floats_of(op);
-    const float *gy = nnti_cuda_in(op, NNT_GY);
+    const nnti_cuda_stored<T> x = nnti_cuda_stored_of<T>(op);
+    const T *gy = nnti_cuda_in<T>(op, NNT_GY);
     nnti_cuda_salt_slope salt = { nnti_cuda_blend_of(op), nnti_cuda_threshold(op->f[0]) };
     nnti_cuda_noise_slope<NNTI_CUDA_SIGNED> uniform = { salt.b };
     nnti_cuda_noise_slope<NNTI_CUDA_NORMAL> normal = { salt.b };
     switch (op->variant) {
-    case NNT_NOISE_SALT_PEPPER: return nnti_cuda_run_random(d, op, salt, x, NNT_GX, gy, job->count);
-    case NNT_NOISE_UNIFORM:     return nnti_cuda_run_random(d, op, uniform, x, NNT_GX, gy, job->count);
-    default:                    return nnti_cuda_run_random(d, op, normal, x, NNT_GX, gy, job->count);
+    case NNT_NOISE_SALT_PEPPER: return nnti_cuda_run_random<T>(d, op, salt, x, NNT_GX, gy, job->count);
+    case NNT_NOISE_UNIFORM:     return nnti_cuda_run_random<T>(d, op, uniform, x, NNT_GX, gy, job->count);
+    default:                    return nnti_cuda_run_random<T>(d, op, normal, x, NNT_GX, gy, job->count);
     }
 }
 
@@ -1054,11 +1121,14 @@ template <int KIND> struct nnti_cuda_tensor_random {
 /* c = op(a) op(b) + beta c, m x n x k, for `batch` of each, the steps between them given. */
 struct nnti_cuda_product {
     int ta, tb, m, n, k, lda, ldb, ldc, batch;
-    const float *a, *b;
-    float *c, beta;
+    const void *a, *b;
+    void *c;
+    cudaDataType type, type_c;              /* of a and b; of c */
+    float beta;
     int64_t step_a, step_b, step_c;
 };
-nnti_cuda_product nnti_cuda_product_new(int m, int n, int k)
+/* T: factors; C: results. */
+template <class T, class C> nnti_cuda_product nnti_cuda_product_new(int m, int n, int k)
 {
     nnti_cuda_product p;
     memset(&p, 0, sizeof p);
@@ -1066,26 +1136,39 @@ nnti_cuda_product nnti_cuda_product_new(int m, int n, int k)
     p.n = n;
     p.k = k;
     p.batch = 1;
+    p.type = nnti_cuda_type<T>::blas;
+    p.type_c = nnti_cuda_type<C>::blas;
     return p;
 }
-/* Pedantic: products and sums in f32. The others round the factors first, to 11 or 8 bits; sums stay f32. */
+/* Pedantic: products and sums in f32. TF32 rounds the factors to 11 bits first; factors that are bfloat16 have 8 already,
+   and their products are exact in f32. Sums stay f32 with all. */
 cublasComputeType_t nnti_cuda_compute_type(const nnt_op *op)
 {
     if (op->flags & NNT_OPF_EXACT) return CUBLAS_COMPUTE_32F_PEDANTIC;
-    switch (op->precision) {
-    case NNT_TF32: return CUBLAS_COMPUTE_32F_FAST_TF32;
-    case NNT_BF16: return CUBLAS_COMPUTE_32F_FAST_16BF;
-    default:       return CUBLAS_COMPUTE_32F_PEDANTIC;
-    }
+    if (op->flags & NNT_OPF_HALF) return CUBLAS_COMPUTE_32F;
+    return op->precision == NNT_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F_PEDANTIC;
 }
 nnt_result nnti_cuda_multiply(nnti_cuda *d, const nnt_op *op, const nnti_cuda_product *p)
 {
     const float one = 1;
     NNTI_CUDA_TRY_BLAS(d, op, "matrix product", cublasGemmStridedBatchedEx(
         d->blas, p->ta ? CUBLAS_OP_T : CUBLAS_OP_N, p->tb ? CUBLAS_OP_T : CUBLAS_OP_N, p->m, p->n, p->k,
-        &one, p->a, CUDA_R_32F, p->lda, p->step_a, p->b, CUDA_R_32F, p->ldb, p->step_b,
-        &p->beta, p->c, CUDA_R_32F, p->ldc, p->step_c, p->batch, nnti_cuda_compute_type(op), CUBLAS_GEMM_DEFAULT));
+        &one, p->a, p->type, p->lda, p->step_a, p->b, p->type, p->ldb, p->step_b,
+        &p->beta, p->c, p->type_c, p->ldc, p->step_c, p->batch, nnti_cuda_compute_type(op), CUBLAS_GEMM_DEFAULT));
     return NNT_OK;
+}
+
+/* The op's `count` weights as factors: themselves, or rounded to bfloat16 into nnti_cuda_factor_bytes of room. */
+size_t nnti_cuda_factor_bytes(const nnt_op *op, int64_t count) { return op->flags & NNT_OPF_HALF ? nnti_cuda_round((size_t)count * sizeof(nnti_cuda_half)) : 0; }
+nnt_result nnti_cuda_factors(nnti_cuda *, const nnt_op *op, int64_t, void *, const float **w)
+{
+    *w = nnti_cuda_in(op, NNT_W);
+    return NNT_OK;
+}
+nnt_result nnti_cuda_factors(nnti_cuda *d, const nnt_op *op, int64_t count, void *room, const nnti_cuda_half **w)
+{
+    *w = (const nnti_cuda_half *)room;
+    return nnti_cuda_retype(d, op, (nnti_cuda_half *)room, nnti_cuda_in(op, NNT_W), count);
 }
 
 /* What cublasLt makes of a product and the epilogue that goes with it. */
@@ -1102,7 +1185,7 @@ void nnti_cuda_lt_free(nnti_cuda_lt *lt)    /* nothing can be done about a failu
     if (lt->a) (void)cublasLtMatrixLayoutDestroy(lt->a);
     if (lt->desc) (void)cublasLtMatmulDescDestroy(lt->desc);
 }
-/* 0: cuBLASLt can't. */
+/* Of floats. 0: cuBLASLt can't. */
 int nnti_cuda_lt_run(nnti_cuda *d, const nnt_op *op, const nnti_cuda_product *p, const float *bias, int relu, nnti_cuda_lt *lt)
 {
     const float one = 1;
@@ -1127,8 +1210,8 @@ int nnti_cuda_lt_run(nnti_cuda *d, const nnt_op *op, const nnti_cuda_product *p,
 }
 
 /* y += bias, then max(y, 0). W values at a time, all of one channel. */
-template <int W> struct nnti_cuda_finish_map {
-    float *y;
+template <int W, class T> struct nnti_cuda_finish_map {
+    T *y;
     const float *bias;                      /* NULL: none */
     int relu;
     nnti_cuda_divisor plane, channels;      /* of a channel, divided by W */
@@ -1139,13 +1222,13 @@ template <int W> struct nnti_cuda_finish_map {
         (void)nnti_cuda_split(&at, plane);
         b = bias ? bias[nnti_cuda_split(&at, channels)] : 0;
         for (int k = 0; k < W; k++) {
-            float v = y[(int64_t)i * W + k] + b;
+            const float v = y[(int64_t)i * W + k] + b;
             y[(int64_t)i * W + k] = relu && v < 0 ? 0 : v;
         }
     }
 };
-template <> struct nnti_cuda_finish_map<4> {
-    float *y;
+template <class T> struct nnti_cuda_finish_map<4, T> {
+    T *y;
     const float *bias;
     int relu;
     nnti_cuda_divisor plane, channels;
@@ -1153,23 +1236,23 @@ template <> struct nnti_cuda_finish_map<4> {
     template <class I> __device__ void operator()(I i) const
     {
         I at = i;
-        const float4 v = ((const float4 *)y)[i];
+        const float4 v = nnti_cuda_load4(y, (int64_t)i);
         float b;
         (void)nnti_cuda_split(&at, plane);
         b = bias ? bias[nnti_cuda_split(&at, channels)] : 0;
-        ((float4 *)y)[i] = make_float4(one(v.x, b), one(v.y, b), one(v.z, b), one(v.w, b));
+        nnti_cuda_store4(y, (int64_t)i, make_float4(one(v.x, b), one(v.y, b), one(v.z, b), one(v.w, b)));
     }
 };
 /* y[n][channel][position], `plane` positions. */
-nnt_result nnti_cuda_add_bias(nnti_cuda *d, const nnt_op *op, float *y, const float *bias, int relu, int64_t samples,
-                              int64_t channels, int64_t plane)
+template <class T> nnt_result nnti_cuda_add_bias(nnti_cuda *d, const nnt_op *op, T *y, const float *bias, int relu, int64_t samples,
+                                                 int64_t channels, int64_t plane)
 {
     if (!bias && !relu) return NNT_OK;
     if (plane % 4 == 0 && nnti_cuda_aligned(y)) {
-        nnti_cuda_finish_map<4> f = { y, bias, relu, nnti_cuda_divide_by(plane / 4), nnti_cuda_divide_by(channels) };
+        nnti_cuda_finish_map<4, T> f = { y, bias, relu, nnti_cuda_divide_by(plane / 4), nnti_cuda_divide_by(channels) };
         return nnti_cuda_run_each(d, op, f, samples * channels * (plane / 4));
     }
-    nnti_cuda_finish_map<1> f = { y, bias, relu, nnti_cuda_divide_by(plane), nnti_cuda_divide_by(channels) };
+    nnti_cuda_finish_map<1, T> f = { y, bias, relu, nnti_cuda_divide_by(plane), nnti_cuda_divide_by(channels) };
     return nnti_cuda_run_each(d, op, f, samples * channels * plane);
 }
 
@@ -1178,18 +1261,21 @@ nnt_result nnti_cuda_add_bias(nnti_cuda *d, const nnt_op *op, float *y, const fl
    ============================================================================ */
 
 /* y[n][o] = sum_i x[n][i] w[o][i] + b[o]; cuBLASLt adds the bias and takes max(y, 0) on the way out, where it can. */
-nnt_result nnti_cuda_linear(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
+template <class T> nnt_result nnti_cuda_linear(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
 {
     const int in = (int)nnti_cuda_in_size(op), out = (int)nnti_cuda_out_size(op), relu = nnti_cuda_relu(op);
     const float *bias = nnti_cuda_in(op, NNT_B);
-    nnti_cuda_product p = nnti_cuda_product_new(out, job->count, in);
+    T *y = nnti_cuda_out<T>(op, NNT_Y);
+    const T *w;
+    nnti_cuda_product p = nnti_cuda_product_new<T, T>(out, job->count, in);
+    NNTI_CUDA_DO(nnti_cuda_factors(d, op, (int64_t)in * out, op->workspace, &w));
     p.ta = 1;
-    p.a = nnti_cuda_in(op, NNT_W);
+    p.a = w;
     p.lda = p.ldb = in;
-    p.b = nnti_cuda_in(op, NNT_X);
-    p.c = nnti_cuda_out(op, NNT_Y);
+    p.b = nnti_cuda_in<T>(op, NNT_X);
+    p.c = y;
     p.ldc = out;
-    if (bias || relu) {
+    if ((bias || relu) && !(op->flags & NNT_OPF_HALF)) {    /* its bias would have to be bfloat16 too */
         nnti_cuda_lt lt;
         int done;
         memset(&lt, 0, sizeof lt);
@@ -1198,43 +1284,48 @@ nnt_result nnti_cuda_linear(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job 
         if (done) return NNT_OK;
     }
     NNTI_CUDA_DO(nnti_cuda_multiply(d, op, &p));
-    return nnti_cuda_add_bias(d, op, p.c, bias, relu, job->count, out, 1);
+    return nnti_cuda_add_bias(d, op, y, bias, relu, job->count, out, 1);
 }
 /* Samples whose gx are there at one time when they are to be written over their mask. */
 int nnti_cuda_over_samples(const nnt_op *op, int count)
 {
-    return (int)nnti_cuda_max(1, nnti_cuda_min(count, NNT_CUDA_CHUNK / (nnti_cuda_in_size(op) * (int64_t)sizeof(float))));
+    return (int)nnti_cuda_max(1, nnti_cuda_min(count, NNT_CUDA_CHUNK / (nnti_cuda_in_size(op) * (int64_t)nnti_cuda_element(op))));
 }
-size_t nnti_cuda_linear_data_bytes(const nnti_cuda *, const nnt_op *op, int batch)
+size_t nnti_cuda_linear_bytes(const nnti_cuda *, const nnt_op *op, int) { return nnti_cuda_factor_bytes(op, nnti_cuda_in_size(op) * nnti_cuda_out_size(op)); }
+/* The weights' factors, then gx of some samples. */
+size_t nnti_cuda_linear_data_bytes(const nnti_cuda *d, const nnt_op *op, int batch)
 {
-    if (!(op->flags & NNT_OPF_OVER)) return 0;
-    return (size_t)nnti_cuda_over_samples(op, batch) * (size_t)nnti_cuda_in_size(op) * sizeof(float);
+    const size_t factors = nnti_cuda_linear_bytes(d, op, batch);
+    if (!(op->flags & NNT_OPF_OVER)) return factors;
+    return factors + (size_t)nnti_cuda_over_samples(op, batch) * (size_t)nnti_cuda_in_size(op) * nnti_cuda_element(op);
 }
 /* gx[n][i] (+)= sum_o gy[n][o] w[o][i], then the mask. Over the mask, by way of the workspace. */
-nnt_result nnti_cuda_linear_data(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
+template <class T> nnt_result nnti_cuda_linear_data(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
 {
     const int in = (int)nnti_cuda_in_size(op), out = (int)nnti_cuda_out_size(op), over = (op->flags & NNT_OPF_OVER) != 0;
     const int each = over ? nnti_cuda_over_samples(op, job->count) : job->count;
+    const T *w;
+    NNTI_CUDA_DO(nnti_cuda_factors(d, op, (int64_t)in * out, op->workspace, &w));
     for (int n = 0; n < job->count; n += each) {
         const int samples = (int)nnti_cuda_min(each, job->count - n);
         const int64_t first = (int64_t)n * in;
-        float *gx = nnti_cuda_out(op, NNT_GX) + first;
-        nnti_cuda_product p = nnti_cuda_product_new(in, samples, out);
-        p.a = nnti_cuda_in(op, NNT_W);
+        T *gx = nnti_cuda_out<T>(op, NNT_GX) + first, *to = over ? (T *)((char *)op->workspace + nnti_cuda_linear_bytes(d, op, samples)) : gx;
+        nnti_cuda_product p = nnti_cuda_product_new<T, T>(in, samples, out);
+        p.a = w;
         p.lda = p.ldc = in;
-        p.b = nnti_cuda_in(op, NNT_GY) + (int64_t)n * out;
+        p.b = nnti_cuda_in<T>(op, NNT_GY) + (int64_t)n * out;
         p.ldb = out;
-        p.c = over ? (float *)op->workspace : gx;
+        p.c = to;
         p.beta = nnti_cuda_adds(op) ? 1.0f : 0.0f;
         NNTI_CUDA_DO(nnti_cuda_multiply(d, op, &p));
-        if (!nnti_cuda_mask(op)) continue;
-        NNTI_CUDA_DO(nnti_cuda_run_sum(d, op, gx, p.c, NULL, nnti_cuda_mask(op) + first, 0, (int64_t)samples * in));
+        if (!nnti_cuda_mask<T>(op)) continue;
+        NNTI_CUDA_DO(nnti_cuda_run_sum(d, op, gx, to, NULL, nnti_cuda_mask<T>(op) + first, 0, (int64_t)samples * in));
     }
     return NNT_OK;
 }
 /* to[o] (+)= sum_n gy[n][o]; neighbouring threads read neighbouring columns */
-struct nnti_cuda_column_sum {
-    const float *gy;
+template <class T> struct nnti_cuda_column_sum {
+    const T *gy;
     float *to;
     int rows, adds;
     int64_t columns;
@@ -1246,14 +1337,14 @@ struct nnti_cuda_column_sum {
     }
 };
 /* gw[o][i] (+)= sum_n gy[n][o] x[n][i], gb[o] (+)= sum_n gy[n][o] */
-nnt_result nnti_cuda_linear_weight(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
+template <class T> nnt_result nnti_cuda_linear_weight(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
 {
     const int in = (int)nnti_cuda_in_size(op), out = (int)nnti_cuda_out_size(op);
-    nnti_cuda_column_sum f = { nnti_cuda_in(op, NNT_GY), nnti_cuda_out(op, NNT_GB), job->count, job->accumulate, out };
-    nnti_cuda_product p = nnti_cuda_product_new(in, out, job->count);
-    p.a = nnti_cuda_in(op, NNT_X);
+    nnti_cuda_column_sum<T> f = { nnti_cuda_in<T>(op, NNT_GY), nnti_cuda_out(op, NNT_GB), job->count, job->accumulate, out };
+    nnti_cuda_product p = nnti_cuda_product_new<T, float>(in, out, job->count);
+    p.a = nnti_cuda_in<T>(op, NNT_X);
     p.lda = p.ldc = in;
-    p.b = nnti_cuda_in(op, NNT_GY);
+    p.b = nnti_cuda_in<T>(op, NNT_GY);
     p.ldb = out;
     p.tb = 1;
     p.c = nnti_cuda_out(op, NNT_GW);
@@ -1266,7 +1357,7 @@ nnt_result nnti_cuda_linear_weight(nnti_cuda *d, const nnt_op *op, const nnti_cu
    >>cudnn   The convolutions of >>conv by cuDNN, with -DNNT_CUDNN
    For each call cuDNN gets to know the shapes and tells its algorithms, the fastest first; the first that gives the same
    bits each time and fits the workspace computes. What cuDNN can't do, >>conv does. Also what has to be as written
-   (NNT_OPF_EXACT), and products in bf16: of floats cuDNN makes tf32 or 16-bit floats, whose exponents are shorter.
+   (NNT_OPF_EXACT), and what is stored in bfloat16 (NNT_OPF_HALF).
    ============================================================================ */
 
 enum { NNTI_CUDNN_FORWARD, NNTI_CUDNN_DATA, NNTI_CUDNN_WEIGHT };
@@ -1289,7 +1380,7 @@ void nnti_cudnn_free(nnti_cudnn *c)         /* nothing can be done about a failu
     if (c->y) (void)cudnnDestroyTensorDescriptor(c->y);
     if (c->x) (void)cudnnDestroyTensorDescriptor(c->x);
 }
-int nnti_cudnn_takes(const nnt_op *op) { return !(op->flags & NNT_OPF_EXACT) && op->precision != NNT_BF16; }
+int nnti_cudnn_takes(const nnt_op *op) { return !(op->flags & (NNT_OPF_EXACT | NNT_OPF_HALF)); }
 
 /* Whether cuDNN means that it does not do this, rather than that something went wrong. */
 int nnti_cudnn_declines(cudnnStatus_t s)
@@ -1422,6 +1513,9 @@ void nnti_cudnn_close(nnti_cuda *) {}
 
 int nnti_cuda_group_in(const nnt_op *op) { return op->in_c / op->groups; }
 int nnti_cuda_group_out(const nnt_op *op) { return op->out_c / op->groups; }
+int64_t nnti_cuda_weights(const nnt_op *op) { return (int64_t)op->out_c * nnti_cuda_group_in(op) * nnti_cuda_taps(op); }
+/* The workspace behind the weights' factors. */
+void *nnti_cuda_behind_factors(const nnt_op *op) { return (char *)op->workspace + nnti_cuda_factor_bytes(op, nnti_cuda_weights(op)); }
 
 /* Groups too small for a matrix product, depthwise convolution above all. */
 int nnti_cuda_is_direct(const nnt_op *op)
@@ -1453,7 +1547,7 @@ struct nnti_cuda_tiles { int samples, rows, out_rows; size_t bytes; };
 /* Bytes of the column matrix for one row of output of one sample; extra: channels beside it that the tile holds. */
 int64_t nnti_cuda_row_bytes(const nnt_op *op, int64_t extra)
 {
-    return (op->in_c * nnti_cuda_taps(op) + extra) * op->out_w * (int64_t)sizeof(float);
+    return (op->in_c * nnti_cuda_taps(op) + extra) * op->out_w * (int64_t)nnti_cuda_element(op);
 }
 /* Rows of output, at most, that `rows` rows of input are made of. */
 int64_t nnti_cuda_reach(const nnt_op *op, int64_t rows)
@@ -1478,9 +1572,9 @@ nnti_cuda_tiles nnti_cuda_cut(const nnt_op *op, int count, int64_t extra, int by
 }
 
 /* col[c,r,s][n,oh,ow] = x[n][c][..][..] for a tile: rows [row, row + rows) of `columns` / (rows out_w) samples from x on */
-struct nnti_cuda_im2col {
-    const float *x;
-    float *col;
+template <class T> struct nnti_cuda_im2col {
+    const T *x;
+    T *col;
     nnti_cuda_geometry g;
     int row;
     nnti_cuda_divisor columns, out_w, rows, kernel_w, kernel_h;
@@ -1498,10 +1592,10 @@ struct nnti_cuda_im2col {
         col[i] = v;
     }
 };
-nnt_result nnti_cuda_make_columns(nnti_cuda *d, const nnt_op *op, const float *x, float *col, int samples, int row, int rows)
+template <class T> nnt_result nnti_cuda_make_columns(nnti_cuda *d, const nnt_op *op, const T *x, T *col, int samples, int row, int rows)
 {
     const int64_t columns = (int64_t)samples * rows * op->out_w;
-    nnti_cuda_im2col f;
+    nnti_cuda_im2col<T> f;
     f.x = x;
     f.col = col;
     f.g = nnti_cuda_geometry_of(op);
@@ -1515,9 +1609,9 @@ nnt_result nnti_cuda_make_columns(nnti_cuda *d, const nnt_op *op, const float *x
 }
 /* gx[n][c][ih][iw] = sum over r, s of col[c,r,s][n,oh,ow], for rows [row, row + rows) of input; col begins at output row
    first_out and has out_rows of them */
-struct nnti_cuda_col2im {
-    const float *col;
-    nnti_cuda_gradient to;                  /* at the tile's first sample */
+template <class T> struct nnti_cuda_col2im {
+    const T *col;
+    nnti_cuda_gradient<T> to;                /* at the tile's first sample */
     nnti_cuda_geometry g;
     int row, first_out, out_rows;
     int64_t columns;
@@ -1527,7 +1621,7 @@ struct nnti_cuda_col2im {
         I n = i;
         const int iw = (int)nnti_cuda_split(&n, in_w), ih = row + (int)nnti_cuda_split(&n, rows);
         const int c = (int)nnti_cuda_split(&n, in_c);
-        const float *from = col + (int64_t)c * g.kernel_h * g.kernel_w * columns + (int64_t)n * out_rows * g.out_w;
+        const T *from = col + (int64_t)c * g.kernel_h * g.kernel_w * columns + (int64_t)n * out_rows * g.out_w;
         float sum = 0;
         for (int r = 0; r < g.kernel_h; r++) {
             const int h = ih + g.pad_h - r * g.dilation_h, oh = h / g.stride_h;
@@ -1542,9 +1636,9 @@ struct nnti_cuda_col2im {
     }
 };
 /* to[f][n,p] = gy[n][f][row out_w + p], `part` positions p */
-struct nnti_cuda_gather_filters {
-    const float *gy;
-    float *to;
+template <class T> struct nnti_cuda_gather_filters {
+    const T *gy;
+    T *to;
     nnti_cuda_divisor part, samples;
     int64_t filters, plane;
     template <class I> __device__ void operator()(I i) const
@@ -1555,8 +1649,8 @@ struct nnti_cuda_gather_filters {
     }
 };
 /* gb[f] (+)= sum over n, p of gy[n][f][p] */
-struct nnti_cuda_filter_sum {
-    const float *gy;
+template <class T> struct nnti_cuda_filter_sum {
+    const T *gy;
     float *gb;
     int adds;
     int64_t filters, size;
@@ -1572,9 +1666,10 @@ struct nnti_cuda_filter_sum {
 
 /* ---- direct kernels: a thread for each value, a block for each weight ---- */
 
-struct nnti_cuda_direct_forward {
-    const float *x, *w, *bias;
-    float *y;
+template <class T, class C> struct nnti_cuda_direct_forward {
+    const T *x;
+    const float *w, *bias;
+    C *y;
     int relu;
     nnti_cuda_geometry g;
     nnti_cuda_divisor out_w, out_h, out_c;
@@ -1597,9 +1692,10 @@ struct nnti_cuda_direct_forward {
         y[i] = relu && sum < 0 ? 0 : sum;
     }
 };
-struct nnti_cuda_direct_data {
-    const float *gy, *w;
-    nnti_cuda_gradient to;
+template <class T> struct nnti_cuda_direct_data {
+    const T *gy;
+    const float *w;
+    nnti_cuda_gradient<T> to;
     nnti_cuda_geometry g;
     nnti_cuda_divisor in_w, in_h, in_c;
     template <class I> __device__ void operator()(I i) const
@@ -1623,8 +1719,8 @@ struct nnti_cuda_direct_data {
     }
 };
 /* gw[f][c][r][s] (+)= sum over n, oh, ow of gy[n][f][oh][ow] x[n][c][..][..] */
-struct nnti_cuda_direct_weight {
-    const float *x, *gy;
+template <class T> struct nnti_cuda_direct_weight {
+    const T *x, *gy;
     float *gw;
     int adds;
     nnti_cuda_geometry g;
@@ -1647,19 +1743,21 @@ struct nnti_cuda_direct_weight {
 
 size_t nnti_cuda_conv_bytes(const nnti_cuda *d, const nnt_op *op, int batch)
 {
-    const size_t own = nnti_cuda_is_direct(op) || nnti_cuda_is_pointwise(op) ? 0 : nnti_cuda_cut(op, batch, 0, 0).bytes;
+    const size_t own = nnti_cuda_is_direct(op) ? 0 : nnti_cuda_factor_bytes(op, nnti_cuda_weights(op))
+                     + (nnti_cuda_is_pointwise(op) ? 0 : nnti_cuda_cut(op, batch, 0, 0).bytes);
     return nnti_cuda_max_size(own, nnti_cudnn_bytes(d, op, NNTI_CUDNN_FORWARD, batch));
 }
 /* A product for each group: y = w a, a being x or columns with `lda` between its rows. */
-nnt_result nnti_cuda_conv_products(nnti_cuda *d, const nnt_op *op, const float *a, int lda, int64_t step_a, float *y, int positions, int samples)
+template <class T, class C> nnt_result nnti_cuda_conv_products(nnti_cuda *d, const nnt_op *op, const T *w, const T *a, int lda, int64_t step_a, C *y,
+                                                               int positions, int samples)
 {
     const int in = nnti_cuda_group_in(op), out = nnti_cuda_group_out(op), taps = (int)nnti_cuda_taps(op);
     for (int group = 0; group < op->groups; group++) {
-        nnti_cuda_product p = nnti_cuda_product_new(positions, out, in * taps);
+        nnti_cuda_product p = nnti_cuda_product_new<T, C>(positions, out, in * taps);
         p.a = a + (int64_t)group * in * taps * lda;
         p.lda = lda;
         p.step_a = step_a;
-        p.b = nnti_cuda_in(op, NNT_W) + (int64_t)group * out * in * taps;
+        p.b = w + (int64_t)group * out * in * taps;
         p.ldb = in * taps;
         p.c = y + group * out * nnti_cuda_out_plane(op);
         p.ldc = (int)nnti_cuda_out_plane(op);
@@ -1669,23 +1767,26 @@ nnt_result nnti_cuda_conv_products(nnti_cuda *d, const nnt_op *op, const float *
     }
     return NNT_OK;
 }
-/* y = convolution of x, without bias and relu when `bare`. */
-nnt_result nnti_cuda_conv_forward(nnti_cuda *d, const nnt_op *op, int count, int bare)
+/* y = convolution of x, without bias and relu when `bare`. C: what y is in memory. */
+template <class T, class C> nnt_result nnti_cuda_conv_forward(nnti_cuda *d, const nnt_op *op, int count, int bare)
 {
     const int64_t in = nnti_cuda_in_size(op), out = nnti_cuda_out_size(op);
-    const float *x = nnti_cuda_in(op, NNT_X), *bias = bare ? NULL : nnti_cuda_in(op, NNT_B);
+    const T *x = nnti_cuda_in<T>(op, NNT_X), *w;
+    const float *bias = bare ? NULL : nnti_cuda_in(op, NNT_B);
     const int relu = !bare && nnti_cuda_relu(op);
-    float *y = nnti_cuda_out(op, NNT_Y), *col = (float *)op->workspace;
+    C *y = nnti_cuda_out<C>(op, NNT_Y);
+    T *col = (T *)nnti_cuda_behind_factors(op);
     int done;
     NNTI_CUDA_DO(nnti_cudnn_run(d, op, NNTI_CUDNN_FORWARD, count, 0, &done));
     if (done) return nnti_cuda_add_bias(d, op, y, bias, relu, count, op->out_c, nnti_cuda_out_plane(op));
     if (nnti_cuda_is_direct(op)) {
-        nnti_cuda_direct_forward f = { x, nnti_cuda_in(op, NNT_W), bias, y, relu, nnti_cuda_geometry_of(op),
+        nnti_cuda_direct_forward<T, C> f = { x, nnti_cuda_in(op, NNT_W), bias, y, relu, nnti_cuda_geometry_of(op),
             nnti_cuda_divide_by(op->out_w), nnti_cuda_divide_by(op->out_h), nnti_cuda_divide_by(op->out_c) };
         return nnti_cuda_run_each(d, op, f, count * out);
     }
+    NNTI_CUDA_DO(nnti_cuda_factors(d, op, nnti_cuda_weights(op), op->workspace, &w));
     if (nnti_cuda_is_pointwise(op)) {
-        NNTI_CUDA_DO(nnti_cuda_conv_products(d, op, x, (int)nnti_cuda_in_plane(op), in, y, (int)nnti_cuda_out_plane(op), count));
+        NNTI_CUDA_DO(nnti_cuda_conv_products(d, op, w, x, (int)nnti_cuda_in_plane(op), in, y, (int)nnti_cuda_out_plane(op), count));
         return nnti_cuda_add_bias(d, op, y, bias, relu, count, op->out_c, nnti_cuda_out_plane(op));
     }
     const nnti_cuda_tiles t = nnti_cuda_cut(op, count, 0, 0);
@@ -1694,16 +1795,16 @@ nnt_result nnti_cuda_conv_forward(nnti_cuda *d, const nnt_op *op, int count, int
         for (int row = 0; row < op->out_h; row += t.rows) {
             const int rows = (int)nnti_cuda_min(t.rows, op->out_h - row), positions = rows * op->out_w;
             NNTI_CUDA_DO(nnti_cuda_make_columns(d, op, x + n * in, col, samples, row, rows));
-            NNTI_CUDA_DO(nnti_cuda_conv_products(d, op, col, samples * positions, positions,
+            NNTI_CUDA_DO(nnti_cuda_conv_products(d, op, w, col, samples * positions, positions,
                                                  y + n * out + (int64_t)row * op->out_w, positions, samples));
         }
         NNTI_CUDA_DO(nnti_cuda_add_bias(d, op, y + n * out, bias, relu, samples, op->out_c, nnti_cuda_out_plane(op)));
     }
     return NNT_OK;
 }
-nnt_result nnti_cuda_conv(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
+template <class T> nnt_result nnti_cuda_conv(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
 {
-    return nnti_cuda_conv_forward(d, op, job->count, 0);
+    return nnti_cuda_conv_forward<T, T>(d, op, job->count, 0);
 }
 
 /* ---- gradient of the input ---- */
@@ -1719,21 +1820,23 @@ size_t nnti_cuda_over_bytes(const nnt_op *op, int count)
 }
 size_t nnti_cuda_conv_data_bytes(const nnti_cuda *d, const nnt_op *op, int batch)
 {
-    const size_t own = nnti_cuda_is_direct(op) || nnti_cuda_data_in_place(op) ? 0 : nnti_cuda_cut(op, batch, 0, 1).bytes, over = nnti_cuda_over_bytes(op, batch);
+    const size_t over = nnti_cuda_over_bytes(op, batch);
+    const size_t own = nnti_cuda_is_direct(op) ? 0 : nnti_cuda_factor_bytes(op, nnti_cuda_weights(op))
+                     + (nnti_cuda_data_in_place(op) ? 0 : nnti_cuda_cut(op, batch, 0, 1).bytes);
     return nnti_cuda_max_size(own, over + nnti_cudnn_bytes(d, op, NNTI_CUDNN_DATA, over ? nnti_cuda_over_samples(op, batch) : batch));
 }
 /* A product for each group: columns = w^T gy, `positions` of each sample from gy on. */
-nnt_result nnti_cuda_data_products(nnti_cuda *d, const nnt_op *op, const float *gy, int positions, float *col, int ldc, int64_t step_c,
-                                   int samples, float beta)
+template <class T> nnt_result nnti_cuda_data_products(nnti_cuda *d, const nnt_op *op, const T *w, const T *gy, int positions, T *col, int ldc,
+                                                      int64_t step_c, int samples, float beta)
 {
     const int in = nnti_cuda_group_in(op), out = nnti_cuda_group_out(op), taps = (int)nnti_cuda_taps(op);
     for (int group = 0; group < op->groups; group++) {
-        nnti_cuda_product p = nnti_cuda_product_new(positions, in * taps, out);
+        nnti_cuda_product p = nnti_cuda_product_new<T, T>(positions, in * taps, out);
         p.a = gy + group * out * nnti_cuda_out_plane(op);
         p.lda = (int)nnti_cuda_out_plane(op);
         p.step_a = nnti_cuda_out_size(op);
         p.tb = 1;
-        p.b = nnti_cuda_in(op, NNT_W) + (int64_t)group * out * in * taps;
+        p.b = w + (int64_t)group * out * in * taps;
         p.ldb = in * taps;
         p.c = col + (int64_t)group * in * taps * ldc;
         p.ldc = ldc;
@@ -1745,18 +1848,19 @@ nnt_result nnti_cuda_data_products(nnti_cuda *d, const nnt_op *op, const float *
     return NNT_OK;
 }
 /* One tile: rows [row, row + rows) of gx, of `samples` samples from n on. */
-nnt_result nnti_cuda_data_tile(nnti_cuda *d, const nnt_op *op, int n, int samples, int row, int rows)
+template <class T> nnt_result nnti_cuda_data_tile(nnti_cuda *d, const nnt_op *op, const T *w, int n, int samples, int row, int rows)
 {
     const int reach = (op->kernel_h - 1) * op->dilation_h, low = row + op->pad_h - reach;
     const int first = low <= 0 ? 0 : (low + op->stride_h - 1) / op->stride_h;
     const int end = (int)nnti_cuda_min(op->out_h, (row + rows - 1 + op->pad_h) / op->stride_h + 1);
     const int positions = end > first ? (end - first) * op->out_w : 0;      /* 0: nothing reaches these rows */
-    nnti_cuda_col2im f;
+    T *col = (T *)nnti_cuda_behind_factors(op);
+    nnti_cuda_col2im<T> f;
     if (positions)
-        NNTI_CUDA_DO(nnti_cuda_data_products(d, op, nnti_cuda_in(op, NNT_GY) + n * nnti_cuda_out_size(op) + (int64_t)first * op->out_w,
-                                             positions, (float *)op->workspace, samples * positions, positions, samples, 0));
-    f.col = (const float *)op->workspace;
-    f.to = nnti_cuda_gradient_from(nnti_cuda_gradient_of(op), n * nnti_cuda_in_size(op));
+        NNTI_CUDA_DO(nnti_cuda_data_products(d, op, w, nnti_cuda_in<T>(op, NNT_GY) + n * nnti_cuda_out_size(op) + (int64_t)first * op->out_w,
+                                             positions, col, samples * positions, positions, samples, 0));
+    f.col = col;
+    f.to = nnti_cuda_gradient_from(nnti_cuda_gradient_of<T>(op), n * nnti_cuda_in_size(op));
     f.g = nnti_cuda_geometry_of(op);
     f.g.out_h = positions ? end : 0;
     f.row = row;
@@ -1768,24 +1872,26 @@ nnt_result nnti_cuda_data_tile(nnti_cuda *d, const nnt_op *op, int n, int sample
     f.in_c = nnti_cuda_divide_by(op->in_c);
     return nnti_cuda_run_each(d, op, f, (int64_t)samples * op->in_c * rows * op->in_w);
 }
-nnt_result nnti_cuda_own_data(nnti_cuda *d, const nnt_op *op, int count)
+template <class T> nnt_result nnti_cuda_own_data(nnti_cuda *d, const nnt_op *op, int count)
 {
+    const T *w;
     if (nnti_cuda_is_direct(op)) {
-        nnti_cuda_direct_data f = { nnti_cuda_in(op, NNT_GY), nnti_cuda_in(op, NNT_W), nnti_cuda_gradient_of(op), nnti_cuda_geometry_of(op),
+        nnti_cuda_direct_data<T> f = { nnti_cuda_in<T>(op, NNT_GY), nnti_cuda_in(op, NNT_W), nnti_cuda_gradient_of<T>(op), nnti_cuda_geometry_of(op),
             nnti_cuda_divide_by(op->in_w), nnti_cuda_divide_by(op->in_h), nnti_cuda_divide_by(op->in_c) };
         return nnti_cuda_run_each(d, op, f, count * nnti_cuda_in_size(op));
     }
+    NNTI_CUDA_DO(nnti_cuda_factors(d, op, nnti_cuda_weights(op), op->workspace, &w));
     if (nnti_cuda_data_in_place(op))
-        return nnti_cuda_data_products(d, op, nnti_cuda_in(op, NNT_GY), (int)nnti_cuda_out_plane(op), nnti_cuda_out(op, NNT_GX),
+        return nnti_cuda_data_products(d, op, w, nnti_cuda_in<T>(op, NNT_GY), (int)nnti_cuda_out_plane(op), nnti_cuda_out<T>(op, NNT_GX),
                                        (int)nnti_cuda_in_plane(op), nnti_cuda_in_size(op), count, nnti_cuda_adds(op) ? 1.0f : 0.0f);
     const nnti_cuda_tiles t = nnti_cuda_cut(op, count, 0, 1);
     for (int n = 0; n < count; n += t.samples)
         for (int row = 0; row < op->in_h; row += t.rows)
-            NNTI_CUDA_DO(nnti_cuda_data_tile(d, op, n, (int)nnti_cuda_min(t.samples, count - n), row, (int)nnti_cuda_min(t.rows, op->in_h - row)));
+            NNTI_CUDA_DO(nnti_cuda_data_tile(d, op, w, n, (int)nnti_cuda_min(t.samples, count - n), row, (int)nnti_cuda_min(t.rows, op->in_h - row)));
     return NNT_OK;
 }
 /* By cuDNN, then the mask. over: bytes of the workspace that gx passes through, or 0. */
-nnt_result nnti_cuda_library_data(nnti_cuda *d, const nnt_op *op, int count, size_t over, int *done)
+template <class T> nnt_result nnti_cuda_library_data(nnti_cuda *d, const nnt_op *op, int count, size_t over, int *done)
 {
     nnt_op bare = *op;
     if (over) {
@@ -1794,10 +1900,10 @@ nnt_result nnti_cuda_library_data(nnti_cuda *d, const nnt_op *op, int count, siz
         bare.workspace_bytes = op->workspace_bytes - over;
     }
     NNTI_CUDA_DO(nnti_cudnn_run(d, &bare, NNTI_CUDNN_DATA, count, nnti_cuda_adds(op) ? 1.0f : 0.0f, done));
-    if (!*done || !nnti_cuda_mask(op)) return NNT_OK;
-    return nnti_cuda_run_sum(d, op, nnti_cuda_out(op, NNT_GX), nnti_cuda_in(&bare, NNT_GX), NULL, nnti_cuda_mask(op), 0, count * nnti_cuda_in_size(op));
+    if (!*done || !nnti_cuda_mask<T>(op)) return NNT_OK;
+    return nnti_cuda_run_sum(d, op, nnti_cuda_out<T>(op, NNT_GX), nnti_cuda_in<T>(&bare, NNT_GX), NULL, nnti_cuda_mask<T>(op), 0, count * nnti_cuda_in_size(op));
 }
-nnt_result nnti_cuda_conv_backward_data(nnti_cuda *d, const nnt_op *op, int count)
+template <class T> nnt_result nnti_cuda_conv_backward_data(nnti_cuda *d, const nnt_op *op, int count)
 {
     const size_t over = nnti_cuda_over_bytes(op, count);
     const int each = over ? nnti_cuda_over_samples(op, count) : count;
@@ -1805,22 +1911,20 @@ nnt_result nnti_cuda_conv_backward_data(nnti_cuda *d, const nnt_op *op, int coun
         const int samples = (int)nnti_cuda_min(each, count - n);
         nnt_op part = *op;
         int done;
-        part.at[NNT_GY] = nnti_cuda_out(op, NNT_GY) + n * nnti_cuda_out_size(op);
-        part.at[NNT_GX] = nnti_cuda_out(op, NNT_GX) + n * nnti_cuda_in_size(op);
-        if (op->at[NNT_MASK]) part.at[NNT_MASK] = nnti_cuda_out(op, NNT_MASK) + n * nnti_cuda_in_size(op);
-        NNTI_CUDA_DO(nnti_cuda_library_data(d, &part, samples, over, &done));
-        if (!done) NNTI_CUDA_DO(nnti_cuda_own_data(d, &part, samples));
+        part.at[NNT_GY] = nnti_cuda_values_from(op, NNT_GY, n * nnti_cuda_out_size(op));
+        part.at[NNT_GX] = nnti_cuda_values_from(op, NNT_GX, n * nnti_cuda_in_size(op));
+        part.at[NNT_MASK] = nnti_cuda_values_from(op, NNT_MASK, n * nnti_cuda_in_size(op));
+        NNTI_CUDA_DO(nnti_cuda_library_data<T>(d, &part, samples, over, &done));
+        if (!done) NNTI_CUDA_DO(nnti_cuda_own_data<T>(d, &part, samples));
     }
     return NNT_OK;
 }
-nnt_result nnti_cuda_conv_data(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
+template <class T> nnt_result nnti_cuda_conv_data(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
 {
-    return nnti_cuda_conv_backward_data(d, op, job->count);
+    return nnti_cuda_conv_backward_data<T>(d, op, job->count);
 }
 
 /* ---- gradient of the weights ---- */
-
-int64_t nnti_cuda_weights(const nnt_op *op) { return (int64_t)op->out_c * nnti_cuda_group_in(op) * nnti_cuda_taps(op); }
 
 size_t nnti_cuda_conv_weight_bytes(const nnti_cuda *d, const nnt_op *op, int batch)
 {
@@ -1830,19 +1934,19 @@ size_t nnti_cuda_conv_weight_bytes(const nnti_cuda *d, const nnt_op *op, int bat
 }
 /* One tile: gw = gy col^T + beta gw. The tile's part of gy lies behind its columns, arranged as [f][n,p]; a single
    sample's is that already. */
-nnt_result nnti_cuda_weight_tile(nnti_cuda *d, const nnt_op *op, int n, int samples, int row, int rows, float beta)
+template <class T> nnt_result nnti_cuda_weight_tile(nnti_cuda *d, const nnt_op *op, int n, int samples, int row, int rows, float beta)
 {
     const int in = nnti_cuda_group_in(op), out = nnti_cuda_group_out(op), taps = (int)nnti_cuda_taps(op);
     const int positions = rows * op->out_w, length = samples * positions;
-    const float *gy = nnti_cuda_in(op, NNT_GY) + n * nnti_cuda_out_size(op) + (int64_t)row * op->out_w;
-    float *col = (float *)op->workspace, *gathered = col + (int64_t)op->in_c * taps * length;
-    NNTI_CUDA_DO(nnti_cuda_make_columns(d, op, nnti_cuda_in(op, NNT_X) + n * nnti_cuda_in_size(op), col, samples, row, rows));
+    const T *gy = nnti_cuda_in<T>(op, NNT_GY) + n * nnti_cuda_out_size(op) + (int64_t)row * op->out_w;
+    T *col = (T *)op->workspace, *gathered = col + (int64_t)op->in_c * taps * length;
+    NNTI_CUDA_DO(nnti_cuda_make_columns(d, op, nnti_cuda_in<T>(op, NNT_X) + n * nnti_cuda_in_size(op), col, samples, row, rows));
     if (samples > 1) {
-        nnti_cuda_gather_filters f = { gy, gathered, nnti_cuda_divide_by(positions), nnti_cuda_divide_by(samples), op->out_c, nnti_cuda_out_plane(op) };
+        nnti_cuda_gather_filters<T> f = { gy, gathered, nnti_cuda_divide_by(positions), nnti_cuda_divide_by(samples), op->out_c, nnti_cuda_out_plane(op) };
         NNTI_CUDA_DO(nnti_cuda_run_each(d, op, f, (int64_t)op->out_c * length));
     }
     for (int group = 0; group < op->groups; group++) {
-        nnti_cuda_product p = nnti_cuda_product_new(in * taps, out, length);
+        nnti_cuda_product p = nnti_cuda_product_new<T, float>(in * taps, out, length);
         p.ta = 1;
         p.a = col + (int64_t)group * in * taps * length;
         p.lda = length;
@@ -1855,10 +1959,10 @@ nnt_result nnti_cuda_weight_tile(nnti_cuda *d, const nnt_op *op, int n, int samp
     }
     return NNT_OK;
 }
-nnt_result nnti_cuda_own_weight(nnti_cuda *d, const nnt_op *op, int count, int accumulate)
+template <class T> nnt_result nnti_cuda_own_weight(nnti_cuda *d, const nnt_op *op, int count, int accumulate)
 {
     if (nnti_cuda_is_direct(op)) {
-        nnti_cuda_direct_weight f = { nnti_cuda_in(op, NNT_X), nnti_cuda_in(op, NNT_GY), nnti_cuda_out(op, NNT_GW), accumulate,
+        nnti_cuda_direct_weight<T> f = { nnti_cuda_in<T>(op, NNT_X), nnti_cuda_in<T>(op, NNT_GY), nnti_cuda_out(op, NNT_GW), accumulate,
             nnti_cuda_geometry_of(op), nnti_cuda_divide_by(op->out_w), nnti_cuda_divide_by(op->out_h) };
         return nnti_cuda_run_reduce(d, op, f, (int)nnti_cuda_weights(op), count * nnti_cuda_out_plane(op), op->workspace);
     }
@@ -1866,23 +1970,23 @@ nnt_result nnti_cuda_own_weight(nnti_cuda *d, const nnt_op *op, int count, int a
     float beta = accumulate ? 1.0f : 0.0f;
     for (int n = 0; n < count; n += t.samples)
         for (int row = 0; row < op->out_h; row += t.rows, beta = 1.0f)
-            NNTI_CUDA_DO(nnti_cuda_weight_tile(d, op, n, (int)nnti_cuda_min(t.samples, count - n), row,
+            NNTI_CUDA_DO(nnti_cuda_weight_tile<T>(d, op, n, (int)nnti_cuda_min(t.samples, count - n), row,
                                                (int)nnti_cuda_min(t.rows, op->out_h - row), beta));
     return NNT_OK;
 }
-nnt_result nnti_cuda_conv_backward_weight(nnti_cuda *d, const nnt_op *op, int count, int accumulate)
+template <class T> nnt_result nnti_cuda_conv_backward_weight(nnti_cuda *d, const nnt_op *op, int count, int accumulate)
 {
     int done;
     NNTI_CUDA_DO(nnti_cudnn_run(d, op, NNTI_CUDNN_WEIGHT, count, accumulate ? 1.0f : 0.0f, &done));
-    if (!done) NNTI_CUDA_DO(nnti_cuda_own_weight(d, op, count, accumulate));
+    if (!done) NNTI_CUDA_DO(nnti_cuda_own_weight<T>(d, op, count, accumulate));
     if (!op->at[NNT_GB]) return NNT_OK;
-    nnti_cuda_filter_sum f = { nnti_cuda_in(op, NNT_GY), nnti_cuda_out(op, NNT_GB), accumulate, op->out_c, nnti_cuda_out_plane(op),
+    nnti_cuda_filter_sum<T> f = { nnti_cuda_in<T>(op, NNT_GY), nnti_cuda_out(op, NNT_GB), accumulate, op->out_c, nnti_cuda_out_plane(op),
         nnti_cuda_divide_by(nnti_cuda_out_plane(op)) };
     return nnti_cuda_run_reduce(d, op, f, op->out_c, count * nnti_cuda_out_plane(op), op->workspace);
 }
-nnt_result nnti_cuda_conv_weight(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
+template <class T> nnt_result nnti_cuda_conv_weight(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
 {
-    return nnti_cuda_conv_backward_weight(d, op, job->count, job->accumulate);
+    return nnti_cuda_conv_backward_weight<T>(d, op, job->count, job->accumulate);
 }
 
 /* ============================================================================
@@ -1926,11 +2030,12 @@ struct nnti_cuda_affine {
 
 /* y = max over the window, aux = the first maximum's index. A NaN takes over, and only another NaN from it. FRONT: what
    happens to each value first: 0 nothing, 1 bias and relu of a convolution, 2 batch norm and relu. y, aux may be NULL. */
-template <int FRONT> struct nnti_cuda_max_forward {
-    const float *x, *bias;
+template <int FRONT, class X, class T> struct nnti_cuda_max_forward {
+    const X *x;
+    const float *bias;
     nnti_cuda_affine norm;
     int relu;
-    float *y;
+    T *y;
     void *aux;
     nnti_cuda_window w;
     nnti_cuda_divisor out_w, out_h, channels;
@@ -1941,7 +2046,7 @@ template <int FRONT> struct nnti_cuda_max_forward {
         const int top = oy * w.stride_h - w.pad_h, left = ox * w.stride_w - w.pad_w;
         const int ky0 = top < 0 ? -top : 0, ky1 = min(w.kernel_h, w.in_h - top);
         const int kx0 = left < 0 ? -left : 0, kx1 = min(w.kernel_w, w.in_w - left);
-        const float *from = x + (int64_t)plane * w.in_h * w.in_w;
+        const X *from = x + (int64_t)plane * w.in_h * w.in_w;
         float mean = 0, scale = 1, shift = 0, best = 0;
         int at = -1;
         if (FRONT) {
@@ -1966,7 +2071,7 @@ template <int FRONT> struct nnti_cuda_max_forward {
         else if (aux) ((uint8_t *)aux)[i] = (uint8_t)at;
     }
 };
-template <int FRONT> nnt_result nnti_cuda_run_max(nnti_cuda *d, const nnt_op *op, nnti_cuda_max_forward<FRONT> f, nnti_cuda_window w, int64_t samples)
+template <int FRONT, class X, class T> nnt_result nnti_cuda_run_max(nnti_cuda *d, const nnt_op *op, nnti_cuda_max_forward<FRONT, X, T> f, nnti_cuda_window w, int64_t samples)
 {
     f.w = w;
     f.out_w = nnti_cuda_divide_by(w.out_w);
@@ -1974,12 +2079,12 @@ template <int FRONT> nnt_result nnti_cuda_run_max(nnti_cuda *d, const nnt_op *op
     f.channels = nnti_cuda_divide_by(op->out_c);
     return nnti_cuda_run_each(d, op, f, samples * nnti_cuda_out_size(op));
 }
-nnt_result nnti_cuda_maxpool(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
+template <class T> nnt_result nnti_cuda_maxpool(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
 {
-    nnti_cuda_max_forward<0> f;
+    nnti_cuda_max_forward<0, T, T> f;
     memset(&f, 0, sizeof f);
-    f.x = nnti_cuda_in(op, NNT_X);
-    f.y = nnti_cuda_out(op, NNT_Y);
+    f.x = nnti_cuda_in<T>(op, NNT_X);
+    f.y = nnti_cuda_out<T>(op, NNT_Y);
     f.aux = op->at[NNT_AUX];
     return nnti_cuda_run_max(d, op, f, nnti_cuda_window_of(op), job->count);
 }
@@ -1991,7 +2096,7 @@ __device__ __forceinline__ void nnti_cuda_windows(int i, int kernel, int stride,
     *last = min((i + pad) / stride, windows - 1);
 }
 /* Sum of gy over the windows of a plane whose maximum is at (ih, iw). at: where the plane's windows begin. */
-__device__ __forceinline__ float nnti_cuda_unpool(const nnti_cuda_window &w, const float *gy, const void *aux, int64_t at, int ih, int iw)
+template <class T> __device__ __forceinline__ float nnti_cuda_unpool(const nnti_cuda_window &w, const T *gy, const void *aux, int64_t at, int ih, int iw)
 {
     int y0, y1, x0, x1;
     float sum = 0;
@@ -2005,10 +2110,10 @@ __device__ __forceinline__ float nnti_cuda_unpool(const nnti_cuda_window &w, con
         }
     return sum;
 }
-struct nnti_cuda_max_backward {
-    const float *gy;
+template <class T> struct nnti_cuda_max_backward {
+    const T *gy;
     const void *aux;
-    nnti_cuda_gradient to;
+    nnti_cuda_gradient<T> to;
     nnti_cuda_window w;
     nnti_cuda_divisor in_w, in_h;
     template <class I> __device__ void operator()(I i) const
@@ -2018,14 +2123,15 @@ struct nnti_cuda_max_backward {
         to.put((int64_t)i, nnti_cuda_unpool(w, gy, aux, (int64_t)plane * w.out_h * w.out_w, ih, iw));
     }
 };
-nnt_result nnti_cuda_run_unpool(nnti_cuda *d, const nnt_op *op, const float *gy, const void *aux, nnti_cuda_gradient to, nnti_cuda_window w, int64_t planes)
+template <class T> nnt_result nnti_cuda_run_unpool(nnti_cuda *d, const nnt_op *op, const T *gy, const void *aux, nnti_cuda_gradient<T> to, nnti_cuda_window w,
+                                                   int64_t planes)
 {
-    nnti_cuda_max_backward f = { gy, aux, to, w, nnti_cuda_divide_by(w.in_w), nnti_cuda_divide_by(w.in_h) };
+    nnti_cuda_max_backward<T> f = { gy, aux, to, w, nnti_cuda_divide_by(w.in_w), nnti_cuda_divide_by(w.in_h) };
     return nnti_cuda_run_each(d, op, f, planes * w.in_h * w.in_w);
 }
-nnt_result nnti_cuda_maxpool_grad(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
+template <class T> nnt_result nnti_cuda_maxpool_grad(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
 {
-    return nnti_cuda_run_unpool(d, op, nnti_cuda_in(op, NNT_GY), op->at[NNT_AUX], nnti_cuda_gradient_of(op), nnti_cuda_window_of(op),
+    return nnti_cuda_run_unpool(d, op, nnti_cuda_in<T>(op, NNT_GY), op->at[NNT_AUX], nnti_cuda_gradient_of<T>(op), nnti_cuda_window_of(op),
                                 (int64_t)job->count * op->in_c);
 }
 
@@ -2066,9 +2172,9 @@ nnti_cuda_means nnti_cuda_means_of(const nnt_op *op)
     nnti_cuda_means m = { nnti_cuda_window_of(op), op->kind == NNT_OP_ADAPTIVE || op->kind == NNT_OP_ADAPTIVE_GRAD, op->variant == 1 };
     return m;
 }
-struct nnti_cuda_mean_forward {
-    const float *x;
-    float *y;
+template <class T> struct nnti_cuda_mean_forward {
+    const T *x;
+    T *y;
     nnti_cuda_means m;
     nnti_cuda_divisor out_w, out_h;
     template <class I> __device__ void operator()(I i) const
@@ -2076,7 +2182,7 @@ struct nnti_cuda_mean_forward {
         I plane = i;
         const int ox = (int)nnti_cuda_split(&plane, out_w), oy = (int)nnti_cuda_split(&plane, out_h);
         const nnti_cuda_span r = m.rows(oy), c = m.columns(ox);
-        const float *from = x + (int64_t)plane * m.w.in_h * m.w.in_w;
+        const T *from = x + (int64_t)plane * m.w.in_h * m.w.in_w;
         double sum = 0;
         for (int iy = r.begin; iy < r.end; iy++)
             for (int ix = c.begin; ix < c.end; ix++) sum += (double)from[(int64_t)iy * m.w.in_w + ix];
@@ -2084,22 +2190,22 @@ struct nnti_cuda_mean_forward {
     }
 };
 /* The mean of a whole plane: a block for each. */
-struct nnti_cuda_plane_mean {
-    const float *x;
-    float *y;
+template <class T> struct nnti_cuda_plane_mean {
+    const T *x;
+    T *y;
     int64_t plane;
     template <class I> __device__ void add(int item, I i, nnti_cuda_sums *s) const { s->first += (double)x[item * plane + (int64_t)i]; }
     __device__ void finish(int item, nnti_cuda_sums s) const { y[item] = (float)(s.first / (double)plane); }
 };
 /* AVGPOOL and ADAPTIVE */
-nnt_result nnti_cuda_mean(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
+template <class T> nnt_result nnti_cuda_mean(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
 {
     const int64_t planes = (int64_t)job->count * op->in_c;
     if (op->kind == NNT_OP_ADAPTIVE && nnti_cuda_out_plane(op) == 1 && nnti_cuda_in_plane(op) >= NNTI_CUDA_THREADS / 2 && planes <= INT_MAX) {
-        nnti_cuda_plane_mean f = { nnti_cuda_in(op, NNT_X), nnti_cuda_out(op, NNT_Y), nnti_cuda_in_plane(op) };
+        nnti_cuda_plane_mean<T> f = { nnti_cuda_in<T>(op, NNT_X), nnti_cuda_out<T>(op, NNT_Y), nnti_cuda_in_plane(op) };
         return nnti_cuda_run_reduce(d, op, f, (int)planes, f.plane, op->workspace);
     }
-    nnti_cuda_mean_forward f = { nnti_cuda_in(op, NNT_X), nnti_cuda_out(op, NNT_Y), nnti_cuda_means_of(op),
+    nnti_cuda_mean_forward<T> f = { nnti_cuda_in<T>(op, NNT_X), nnti_cuda_out<T>(op, NNT_Y), nnti_cuda_means_of(op),
         nnti_cuda_divide_by(op->out_w), nnti_cuda_divide_by(op->out_h) };
     return nnti_cuda_run_each(d, op, f, planes * nnti_cuda_out_plane(op));
 }
@@ -2107,16 +2213,16 @@ size_t nnti_cuda_mean_bytes(const nnti_cuda *, const nnt_op *op, int)
 {
     return op->kind == NNT_OP_ADAPTIVE && nnti_cuda_out_plane(op) == 1 ? nnti_cuda_reduce_bytes(nnti_cuda_in_plane(op)) : 0;
 }
-struct nnti_cuda_mean_backward {
-    const float *gy;
-    nnti_cuda_gradient to;
+template <class T> struct nnti_cuda_mean_backward {
+    const T *gy;
+    nnti_cuda_gradient<T> to;
     nnti_cuda_means m;
     nnti_cuda_divisor in_w, in_h;
     template <class I> __device__ void operator()(I i) const
     {
         I plane = i;
         const int ix = (int)nnti_cuda_split(&plane, in_w), iy = (int)nnti_cuda_split(&plane, in_h);
-        const float *from = gy + (int64_t)plane * m.w.out_h * m.w.out_w;
+        const T *from = gy + (int64_t)plane * m.w.out_h * m.w.out_w;
         int y0, y1, x0, x1;
         float sum = 0;
         m.windows(iy, m.w.kernel_h, m.w.stride_h, m.w.pad_h, m.w.in_h, m.w.out_h, &y0, &y1);
@@ -2129,9 +2235,9 @@ struct nnti_cuda_mean_backward {
         to.put((int64_t)i, sum);
     }
 };
-nnt_result nnti_cuda_mean_grad(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
+template <class T> nnt_result nnti_cuda_mean_grad(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
 {
-    nnti_cuda_mean_backward f = { nnti_cuda_in(op, NNT_GY), nnti_cuda_gradient_of(op), nnti_cuda_means_of(op),
+    nnti_cuda_mean_backward<T> f = { nnti_cuda_in<T>(op, NNT_GY), nnti_cuda_gradient_of<T>(op), nnti_cuda_means_of(op),
         nnti_cuda_divide_by(op->in_w), nnti_cuda_divide_by(op->in_h) };
     return nnti_cuda_run_each(d, op, f, job->count * nnti_cuda_in_size(op));
 }
@@ -2157,8 +2263,8 @@ nnti_cuda_channel nnti_cuda_channel_of(int64_t channels, int64_t plane)
     return c;
 }
 /* STATS: mean[c], 1 / sqrt(var + eps)[c], unbiased var[c]; moments about the channel's first value, as on the CPU */
-struct nnti_cuda_moments {
-    const float *x;
+template <class T> struct nnti_cuda_moments {
+    const T *x;
     float *stats;
     nnti_cuda_channel where;
     double count, eps;
@@ -2176,10 +2282,10 @@ struct nnti_cuda_moments {
         stats[2 * where.channels + c] = (float)(count > 1 ? var * (count / (count - 1)) : var);
     }
 };
-nnt_result nnti_cuda_bn_stats(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
+template <class T> nnt_result nnti_cuda_bn_stats(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
 {
     const int64_t length = job->count * nnti_cuda_in_plane(op);
-    nnti_cuda_moments f = { nnti_cuda_in(op, NNT_X), nnti_cuda_out(op, NNT_STATS), nnti_cuda_channel_of(op->in_c, nnti_cuda_in_plane(op)),
+    nnti_cuda_moments<T> f = { nnti_cuda_in<T>(op, NNT_X), nnti_cuda_out(op, NNT_STATS), nnti_cuda_channel_of(op->in_c, nnti_cuda_in_plane(op)),
         (double)length, (double)op->f[0] };
     return nnti_cuda_run_reduce(d, op, f, op->in_c, length, op->workspace);
 }
@@ -2225,9 +2331,9 @@ nnt_result nnti_cuda_affine_of(nnti_cuda *d, const nnt_op *op, int channels, nnt
 size_t nnti_cuda_bn_eval_bytes(const nnti_cuda *, const nnt_op *op, int) { return (size_t)op->in_c * sizeof(float); }
 
 /* y = (x - mean) scale + shift, relu */
-struct nnti_cuda_normalise {
-    const float *x;
-    float *y;
+template <class T> struct nnti_cuda_normalise {
+    const T *x;
+    T *y;
     nnti_cuda_affine norm;
     int relu, vector;
     nnti_cuda_divisor plane, channels;      /* plane: divided by 4 when vector */
@@ -2238,9 +2344,9 @@ struct nnti_cuda_normalise {
         (void)nnti_cuda_split(&at, plane);
         norm.of((int)nnti_cuda_split(&at, channels), &mean, &scale, &shift);
         if (vector) {
-            const float4 v = ((const float4 *)x)[i];
-            ((float4 *)y)[i] = make_float4(one(v.x, mean, scale, shift), one(v.y, mean, scale, shift),
-                                           one(v.z, mean, scale, shift), one(v.w, mean, scale, shift));
+            const float4 v = nnti_cuda_load4(x, (int64_t)i);
+            nnti_cuda_store4(y, (int64_t)i, make_float4(one(v.x, mean, scale, shift), one(v.y, mean, scale, shift),
+                                                        one(v.z, mean, scale, shift), one(v.w, mean, scale, shift)));
         } else {
             y[i] = one(x[i], mean, scale, shift);
         }
@@ -2252,13 +2358,13 @@ struct nnti_cuda_normalise {
     }
 };
 /* BN_APPLY and BN_EVAL */
-nnt_result nnti_cuda_bn_apply(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
+template <class T> nnt_result nnti_cuda_bn_apply(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
 {
     const int64_t plane = nnti_cuda_in_plane(op);
     const int vector = plane % 4 == 0;
     nnti_cuda_affine norm;
     NNTI_CUDA_DO(nnti_cuda_affine_of(d, op, op->in_c, &norm));
-    nnti_cuda_normalise f = { nnti_cuda_in(op, NNT_X), nnti_cuda_out(op, NNT_Y), norm, nnti_cuda_relu(op), vector,
+    nnti_cuda_normalise<T> f = { nnti_cuda_in<T>(op, NNT_X), nnti_cuda_out<T>(op, NNT_Y), norm, nnti_cuda_relu(op), vector,
         nnti_cuda_divide_by(vector ? plane / 4 : plane), nnti_cuda_divide_by(op->in_c) };
     return nnti_cuda_run_each(d, op, f, job->count * nnti_cuda_in_size(op) / (vector ? 4 : 1));
 }
@@ -2296,8 +2402,8 @@ nnti_cuda_bn_finish nnti_cuda_bn_finish_of(const nnt_op *op, int channels, int a
 /* The channels' numbers, then the parts of their sums. */
 size_t nnti_cuda_bn_numbers(int channels) { return nnti_cuda_round((size_t)channels * sizeof(nnti_cuda_bn_backward)); }
 
-struct nnti_cuda_bn_products : nnti_cuda_bn_finish {
-    const float *x, *gy;
+template <class T> struct nnti_cuda_bn_products : nnti_cuda_bn_finish {
+    const T *x, *gy;
     nnti_cuda_channel where;
     template <class I> __device__ void add(int c, I i, nnti_cuda_sums *s) const
     {
@@ -2306,9 +2412,9 @@ struct nnti_cuda_bn_products : nnti_cuda_bn_finish {
         s->second += (double)gy[at] * (double)(x[at] - stats[c]);
     }
 };
-struct nnti_cuda_bn_slope {
-    const float *x, *gy;
-    nnti_cuda_gradient to;
+template <class T> struct nnti_cuda_bn_slope {
+    const T *x, *gy;
+    nnti_cuda_gradient<T> to;
     const nnti_cuda_bn_backward *numbers;
     nnti_cuda_divisor plane, channels;
     template <class I> __device__ void operator()(I i) const
@@ -2319,17 +2425,17 @@ struct nnti_cuda_bn_slope {
         to.put((int64_t)i, ((gy[i] - b.mean_gy) - (x[i] - b.mean) * b.slope) * b.scale);
     }
 };
-nnt_result nnti_cuda_bn_grad(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
+template <class T> nnt_result nnti_cuda_bn_grad(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
 {
     const int64_t plane = nnti_cuda_in_plane(op), length = job->count * plane;
     char *partial = (char *)op->workspace + nnti_cuda_bn_numbers(op->in_c);
-    nnti_cuda_bn_products sums;
+    nnti_cuda_bn_products<T> sums;
     static_cast<nnti_cuda_bn_finish &>(sums) = nnti_cuda_bn_finish_of(op, op->in_c, job->accumulate, (double)length);
-    sums.x = nnti_cuda_in(op, NNT_X);
-    sums.gy = nnti_cuda_in(op, NNT_GY);
+    sums.x = nnti_cuda_in<T>(op, NNT_X);
+    sums.gy = nnti_cuda_in<T>(op, NNT_GY);
     sums.where = nnti_cuda_channel_of(op->in_c, plane);
     NNTI_CUDA_DO(nnti_cuda_run_reduce(d, op, sums, op->in_c, length, partial));
-    nnti_cuda_bn_slope f = { sums.x, sums.gy, nnti_cuda_gradient_of(op), sums.to, nnti_cuda_divide_by(plane), nnti_cuda_divide_by(op->in_c) };
+    nnti_cuda_bn_slope<T> f = { sums.x, sums.gy, nnti_cuda_gradient_of<T>(op), sums.to, nnti_cuda_divide_by(plane), nnti_cuda_divide_by(op->in_c) };
     return nnti_cuda_run_each(d, op, f, length * op->in_c);
 }
 size_t nnti_cuda_bn_grad_bytes(const nnti_cuda *, const nnt_op *op, int batch)
@@ -2365,9 +2471,9 @@ template <int LANES> __device__ __forceinline__ double nnti_cuda_row_sum(double 
 template <int LANES> __device__ __forceinline__ float nnti_cuda_row_top(float v) { return LANES > 1 ? nnti_cuda_warp_top(v) : v; }
 
 /* y = exp(x - max) / sum of exp(x - max) over channels */
-struct nnti_cuda_softmax_forward {
-    const float *x;
-    float *y;
+template <class T> struct nnti_cuda_softmax_forward {
+    const T *x;
+    T *y;
     int channels;
     int64_t plane;
     template <int LANES> __device__ void row(int64_t row, int lane) const
@@ -2383,9 +2489,9 @@ struct nnti_cuda_softmax_forward {
     }
 };
 /* gx = y (gy - sum of gy y); gx may be gy */
-struct nnti_cuda_softmax_backward {
-    const float *y, *gy;
-    float *gx;
+template <class T> struct nnti_cuda_softmax_backward {
+    const T *y, *gy;
+    T *gx;
     int channels;
     int64_t plane;
     template <int LANES> __device__ void row(int64_t row, int lane) const
@@ -2400,16 +2506,16 @@ struct nnti_cuda_softmax_backward {
         }
     }
 };
-nnt_result nnti_cuda_softmax(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
+template <class T> nnt_result nnti_cuda_softmax(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
 {
     const int64_t plane = nnti_cuda_in_plane(op);
-    nnti_cuda_softmax_forward f = { nnti_cuda_in(op, NNT_X), nnti_cuda_out(op, NNT_Y), op->in_c, plane };
+    nnti_cuda_softmax_forward<T> f = { nnti_cuda_in<T>(op, NNT_X), nnti_cuda_out<T>(op, NNT_Y), op->in_c, plane };
     return nnti_cuda_run_rows(d, op, f, job->count * plane, plane == 1);
 }
-nnt_result nnti_cuda_softmax_grad(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
+template <class T> nnt_result nnti_cuda_softmax_grad(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
 {
     const int64_t plane = nnti_cuda_in_plane(op);
-    nnti_cuda_softmax_backward f = { nnti_cuda_in(op, NNT_Y), nnti_cuda_in(op, NNT_GY), nnti_cuda_out(op, NNT_GX), op->in_c, plane };
+    nnti_cuda_softmax_backward<T> f = { nnti_cuda_in<T>(op, NNT_Y), nnti_cuda_in<T>(op, NNT_GY), nnti_cuda_out<T>(op, NNT_GX), op->in_c, plane };
     return nnti_cuda_run_rows(d, op, f, job->count * plane, plane == 1);
 }
 
@@ -2474,11 +2580,12 @@ __device__ __forceinline__ bool nnti_cuda_above(float a, float b) { return a > b
 
 /* A sample's loss and gradient: see nnti_entropy of nntrain.h. gx may be x: each value is read for the last time by the
    lane that writes it. */
-struct nnti_cuda_entropy {
+template <class T> struct nnti_cuda_entropy {
     const nnti_cuda_now *now;
-    const float *x, *w;
+    const T *x;
+    const float *w;
     const int32_t *labels;
-    float *gx;                              /* NULL: only the loss */
+    T *gx;                                  /* NULL: only the loss */
     nnti_cuda_loss_row *rows;
     const nnt_loss *loss;
     int classes, use_ignore, ignore;
@@ -2486,9 +2593,9 @@ struct nnti_cuda_entropy {
     __device__ __forceinline__ double weight(int c) const { return w ? (double)w[c] : 1; }
     template <int LANES> __device__ void row(int64_t sample, int lane) const
     {
-        const float *z = x + sample * classes;
+        const T *z = x + sample * classes;
         const int32_t label = labels[now->first + sample];
-        float *g = gx ? gx + sample * classes : NULL;
+        T *g = gx ? gx + sample * classes : NULL;
         if (!nnti_cuda_counts(use_ignore, ignore, label)) {
             for (int c = lane; g && c < classes; c += LANES) g[c] = 0;
             return;
@@ -2525,12 +2632,12 @@ struct nnti_cuda_entropy {
             g[c] = (float)(factor * (double)expf(z[c] - top) - scaled * smooth * weight(c) - (c == label ? scaled * hit : 0));
     }
 };
-nnt_result nnti_cuda_cross_entropy(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
+template <class T> nnt_result nnti_cuda_cross_entropy(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
 {
     const int32_t *labels = (const int32_t *)op->at[NNT_LABELS];
     nnt_loss *loss = (nnt_loss *)op->at[NNT_LOSS];
     nnti_cuda_loss_weight weight = { d->now, labels, nnti_cuda_in(op, NNT_W), loss, op->use_ignore, op->ignore_label };
-    nnti_cuda_entropy f = { d->now, nnti_cuda_in(op, NNT_X), weight.w, labels, nnti_cuda_out(op, NNT_GX), (nnti_cuda_loss_row *)op->workspace, loss,
+    nnti_cuda_entropy<T> f = { d->now, nnti_cuda_in<T>(op, NNT_X), weight.w, labels, nnti_cuda_out<T>(op, NNT_GX), (nnti_cuda_loss_row *)op->workspace, loss,
         (int)nnti_cuda_in_size(op), op->use_ignore, op->ignore_label, job->loss_scale, op->f[0] };
     nnti_cuda_loss_sum sum = { d->now, f.rows, labels, loss, op->use_ignore, op->ignore_label, 0 };
     NNTI_CUDA_DO(nnti_cuda_run_parts(d, op, weight, 1, job->whole, 1, NULL));
@@ -2542,9 +2649,10 @@ nnt_result nnti_cuda_cross_entropy(nnti_cuda *d, const nnt_op *op, const nnti_cu
 size_t nnti_cuda_cross_entropy_bytes(const nnti_cuda *, const nnt_op *, int batch) { return nnti_cuda_loss_rows(batch); }
 
 /* A sample's loss is the mean of (x - t)^2 over its values, the gradient 2 (x - t) / values. gx may be x. */
-struct nnti_cuda_squared_error {
-    const float *x, *t;
-    float *gx;
+template <class T> struct nnti_cuda_squared_error {
+    const T *x;
+    const float *t;
+    T *gx;
     nnti_cuda_loss_row *rows;
     int64_t values;
     double scale;
@@ -2563,14 +2671,14 @@ struct nnti_cuda_squared_error {
         rows[sample].rank = 0;
     }
 };
-nnt_result nnti_cuda_mse(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
+template <class T> nnt_result nnti_cuda_mse(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
 {
     const int64_t values = nnti_cuda_in_size(op);
     nnt_loss *loss = (nnt_loss *)op->at[NNT_LOSS];
     char *partial = (char *)op->workspace + nnti_cuda_loss_rows(job->count);
     const double scale = job->loss_scale > 0 || job->loss_scale < 0 ? (double)job->loss_scale : 1 / (double)job->whole;
     nnti_cuda_loss_weight weight = { d->now, NULL, NULL, loss, 0, 0 };
-    nnti_cuda_squared_error f = { nnti_cuda_in(op, NNT_X), nnti_cuda_in(op, NNT_TARGETS), nnti_cuda_out(op, NNT_GX),
+    nnti_cuda_squared_error<T> f = { nnti_cuda_in<T>(op, NNT_X), nnti_cuda_in(op, NNT_TARGETS), nnti_cuda_out<T>(op, NNT_GX),
         (nnti_cuda_loss_row *)op->workspace, values, scale * 2 / (double)values };
     nnti_cuda_loss_sum sum = { d->now, f.rows, NULL, loss, 0, 0, 0 };
     NNTI_CUDA_DO(nnti_cuda_run_parts(d, op, weight, 1, job->whole, 1, NULL));
@@ -2585,18 +2693,19 @@ size_t nnti_cuda_mse_bytes(const nnti_cuda *, const nnt_op *op, int batch)
 /* ============================================================================
    >>fused   A convolution's or batch norm's output that is pooled at once, and both ways back
    Pooling adds bias, relu or batch norm to the values as it reads them. A convolution's map passes through the workspace
-   a few samples at a time; batch norm's is never there.
+   a few samples at a time, forward as floats whatever is stored, so that what is pooled is rounded once; batch norm's is
+   never there.
    ============================================================================ */
 
-/* Samples whose maps are there at one time. */
-int nnti_cuda_fused_samples(const nnt_op *op, int count)
+/* Samples whose maps, of `element` bytes a value, are there at one time. */
+int nnti_cuda_fused_samples(const nnt_op *op, int count, size_t element)
 {
-    const int64_t each = nnti_cuda_mid_size(op) * (int64_t)sizeof(float);
+    const int64_t each = nnti_cuda_mid_size(op) * (int64_t)element;
     return (int)nnti_cuda_max(1, nnti_cuda_min(count, NNT_CUDA_CHUNK / each));
 }
-size_t nnti_cuda_map_bytes(const nnt_op *op, int count)
+size_t nnti_cuda_map_bytes(const nnt_op *op, int count, size_t element)
 {
-    return nnti_cuda_round((size_t)nnti_cuda_fused_samples(op, count) * (size_t)nnti_cuda_mid_size(op) * sizeof(float));
+    return nnti_cuda_round((size_t)nnti_cuda_fused_samples(op, count, element) * (size_t)nnti_cuda_mid_size(op) * element);
 }
 /* The convolution inside: of samples from n on, whose map (Y or GY) begins the workspace. */
 nnt_op nnti_cuda_fused_conv(const nnt_op *op, size_t map, int role, int64_t n)
@@ -2607,9 +2716,9 @@ nnt_op nnti_cuda_fused_conv(const nnt_op *op, size_t map, int role, int64_t n)
     conv.at[role] = op->workspace;
     conv.workspace = op->workspace ? (char *)op->workspace + map : NULL;
     conv.workspace_bytes = op->workspace_bytes > map ? op->workspace_bytes - map : 0;
-    if (op->at[NNT_X]) conv.at[NNT_X] = nnti_cuda_out(op, NNT_X) + n * nnti_cuda_in_size(op);
-    if (op->at[NNT_GX]) conv.at[NNT_GX] = nnti_cuda_out(op, NNT_GX) + n * nnti_cuda_in_size(op);
-    if (op->at[NNT_MASK]) conv.at[NNT_MASK] = nnti_cuda_out(op, NNT_MASK) + n * nnti_cuda_in_size(op);
+    conv.at[NNT_X] = nnti_cuda_values_from(op, NNT_X, n * nnti_cuda_in_size(op));
+    conv.at[NNT_GX] = nnti_cuda_values_from(op, NNT_GX, n * nnti_cuda_in_size(op));
+    conv.at[NNT_MASK] = nnti_cuda_values_from(op, NNT_MASK, n * nnti_cuda_in_size(op));
     return conv;
 }
 void *nnti_cuda_aux_from(const nnt_op *op, int64_t first)
@@ -2618,29 +2727,29 @@ void *nnti_cuda_aux_from(const nnt_op *op, int64_t first)
     return op->at[NNT_AUX] ? (char *)op->at[NNT_AUX] + first * (wide ? 4 : 1) : NULL;
 }
 /* map = gy taken back to where it came from, for samples from n on */
-nnt_result nnti_cuda_fused_unpool(nnti_cuda *d, const nnt_op *op, int64_t n, int samples)
+template <class T> nnt_result nnti_cuda_fused_unpool(nnti_cuda *d, const nnt_op *op, int64_t n, int samples)
 {
     const int64_t first = n * nnti_cuda_out_size(op);
-    nnti_cuda_gradient to = { (float *)op->workspace, NULL, 0 };
-    return nnti_cuda_run_unpool(d, op, nnti_cuda_in(op, NNT_GY) + first, nnti_cuda_aux_from(op, first), to, nnti_cuda_pool_window_of(op),
+    nnti_cuda_gradient<T> to = { (T *)op->workspace, NULL, 0 };
+    return nnti_cuda_run_unpool(d, op, nnti_cuda_in<T>(op, NNT_GY) + first, nnti_cuda_aux_from(op, first), to, nnti_cuda_pool_window_of(op),
                                 (int64_t)samples * op->out_c);
 }
 /* X W [B] -> Y [AUX] */
-nnt_result nnti_cuda_conv_pool(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
+template <class T> nnt_result nnti_cuda_conv_pool(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
 {
-    const int each = nnti_cuda_fused_samples(op, job->count);
+    const int each = nnti_cuda_fused_samples(op, job->count, sizeof(float));
     for (int n = 0; n < job->count; n += each) {
         const int samples = (int)nnti_cuda_min(each, job->count - n);
         const int64_t first = n * nnti_cuda_out_size(op);
-        const nnt_op conv = nnti_cuda_fused_conv(op, nnti_cuda_map_bytes(op, job->count), NNT_Y, n);
-        nnti_cuda_max_forward<1> f;
+        const nnt_op conv = nnti_cuda_fused_conv(op, nnti_cuda_map_bytes(op, job->count, sizeof(float)), NNT_Y, n);
+        nnti_cuda_max_forward<1, float, T> f;
         memset(&f, 0, sizeof f);
         f.x = (const float *)op->workspace;
         f.bias = nnti_cuda_in(op, NNT_B);
         f.relu = nnti_cuda_relu(op);
-        f.y = op->at[NNT_Y] ? nnti_cuda_out(op, NNT_Y) + first : NULL;
+        f.y = op->at[NNT_Y] ? nnti_cuda_out<T>(op, NNT_Y) + first : NULL;
         f.aux = nnti_cuda_aux_from(op, first);
-        NNTI_CUDA_DO(nnti_cuda_conv_forward(d, &conv, samples, 1));
+        NNTI_CUDA_DO((nnti_cuda_conv_forward<T, float>(d, &conv, samples, 1)));
         NNTI_CUDA_DO(nnti_cuda_run_max(d, op, f, nnti_cuda_pool_window_of(op), samples));
     }
     return NNT_OK;
@@ -2648,59 +2757,59 @@ nnt_result nnti_cuda_conv_pool(nnti_cuda *d, const nnt_op *op, const nnti_cuda_j
 size_t nnti_cuda_conv_pool_bytes(const nnti_cuda *d, const nnt_op *op, int batch)
 {
     const nnt_op conv = nnti_cuda_fused_conv(op, 0, NNT_Y, 0);
-    return nnti_cuda_map_bytes(op, batch) + nnti_cuda_conv_bytes(d, &conv, nnti_cuda_fused_samples(op, batch));
+    return nnti_cuda_map_bytes(op, batch, sizeof(float)) + nnti_cuda_conv_bytes(d, &conv, nnti_cuda_fused_samples(op, batch, sizeof(float)));
 }
 /* GY AUX W [MASK] -> GX */
-nnt_result nnti_cuda_conv_pool_data(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
+template <class T> nnt_result nnti_cuda_conv_pool_data(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
 {
-    const int each = nnti_cuda_fused_samples(op, job->count);
+    const int each = nnti_cuda_fused_samples(op, job->count, nnti_cuda_element(op));
     for (int n = 0; n < job->count; n += each) {
         const int samples = (int)nnti_cuda_min(each, job->count - n);
-        const nnt_op conv = nnti_cuda_fused_conv(op, nnti_cuda_map_bytes(op, job->count), NNT_GY, n);
-        NNTI_CUDA_DO(nnti_cuda_fused_unpool(d, op, n, samples));
-        NNTI_CUDA_DO(nnti_cuda_conv_backward_data(d, &conv, samples));
+        const nnt_op conv = nnti_cuda_fused_conv(op, nnti_cuda_map_bytes(op, job->count, nnti_cuda_element(op)), NNT_GY, n);
+        NNTI_CUDA_DO(nnti_cuda_fused_unpool<T>(d, op, n, samples));
+        NNTI_CUDA_DO(nnti_cuda_conv_backward_data<T>(d, &conv, samples));
     }
     return NNT_OK;
 }
 size_t nnti_cuda_conv_pool_data_bytes(const nnti_cuda *d, const nnt_op *op, int batch)
 {
     const nnt_op conv = nnti_cuda_fused_conv(op, 0, NNT_GY, 0);
-    return nnti_cuda_map_bytes(op, batch) + nnti_cuda_conv_data_bytes(d, &conv, nnti_cuda_fused_samples(op, batch));
+    return nnti_cuda_map_bytes(op, batch, nnti_cuda_element(op)) + nnti_cuda_conv_data_bytes(d, &conv, nnti_cuda_fused_samples(op, batch, nnti_cuda_element(op)));
 }
 /* X GY AUX -> GW [GB] */
-nnt_result nnti_cuda_conv_pool_weight(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
+template <class T> nnt_result nnti_cuda_conv_pool_weight(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
 {
-    const int each = nnti_cuda_fused_samples(op, job->count);
+    const int each = nnti_cuda_fused_samples(op, job->count, nnti_cuda_element(op));
     for (int n = 0; n < job->count; n += each) {
         const int samples = (int)nnti_cuda_min(each, job->count - n);
-        const nnt_op conv = nnti_cuda_fused_conv(op, nnti_cuda_map_bytes(op, job->count), NNT_GY, n);
-        NNTI_CUDA_DO(nnti_cuda_fused_unpool(d, op, n, samples));
-        NNTI_CUDA_DO(nnti_cuda_conv_backward_weight(d, &conv, samples, job->accumulate || n > 0));
+        const nnt_op conv = nnti_cuda_fused_conv(op, nnti_cuda_map_bytes(op, job->count, nnti_cuda_element(op)), NNT_GY, n);
+        NNTI_CUDA_DO(nnti_cuda_fused_unpool<T>(d, op, n, samples));
+        NNTI_CUDA_DO(nnti_cuda_conv_backward_weight<T>(d, &conv, samples, job->accumulate || n > 0));
     }
     return NNT_OK;
 }
 size_t nnti_cuda_conv_pool_weight_bytes(const nnti_cuda *d, const nnt_op *op, int batch)
 {
     const nnt_op conv = nnti_cuda_fused_conv(op, 0, NNT_GY, 0);
-    return nnti_cuda_map_bytes(op, batch) + nnti_cuda_conv_weight_bytes(d, &conv, nnti_cuda_fused_samples(op, batch));
+    return nnti_cuda_map_bytes(op, batch, nnti_cuda_element(op)) + nnti_cuda_conv_weight_bytes(d, &conv, nnti_cuda_fused_samples(op, batch, nnti_cuda_element(op)));
 }
 /* X STATS or RUNNING [W B] -> Y [AUX] */
-nnt_result nnti_cuda_bn_pool(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
+template <class T> nnt_result nnti_cuda_bn_pool(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
 {
-    nnti_cuda_max_forward<2> f;
+    nnti_cuda_max_forward<2, T, T> f;
     memset(&f, 0, sizeof f);
-    f.x = nnti_cuda_in(op, NNT_X);
+    f.x = nnti_cuda_in<T>(op, NNT_X);
     NNTI_CUDA_DO(nnti_cuda_affine_of(d, op, op->out_c, &f.norm));
     f.relu = nnti_cuda_relu(op);
-    f.y = nnti_cuda_out(op, NNT_Y);
+    f.y = nnti_cuda_out<T>(op, NNT_Y);
     f.aux = op->at[NNT_AUX];
     return nnti_cuda_run_max(d, op, f, nnti_cuda_pool_window_of(op), job->count);
 }
 /* A program has STATS or RUNNING for all of its ops, but that is not known yet when this is asked. */
 size_t nnti_cuda_bn_pool_bytes(const nnti_cuda *, const nnt_op *op, int) { return (size_t)op->out_c * sizeof(float); }
 /* Sums of gy and gy (x - mean): only maxima have a gradient, so they go over the pooled values. */
-struct nnti_cuda_bn_pool_products : nnti_cuda_bn_finish {
-    const float *x, *gy;
+template <class T> struct nnti_cuda_bn_pool_products : nnti_cuda_bn_finish {
+    const T *x, *gy;
     const void *aux;
     nnti_cuda_window w;
     nnti_cuda_divisor out_w, out_h;
@@ -2715,10 +2824,10 @@ struct nnti_cuda_bn_pool_products : nnti_cuda_bn_finish {
         s->second += (double)gy[at] * (double)(x[(plane * w.in_h + ih) * w.in_w + iw] - stats[c]);
     }
 };
-struct nnti_cuda_bn_pool_slope {
-    const float *x, *gy;
+template <class T> struct nnti_cuda_bn_pool_slope {
+    const T *x, *gy;
     const void *aux;
-    nnti_cuda_gradient to;
+    nnti_cuda_gradient<T> to;
     const nnti_cuda_bn_backward *numbers;
     nnti_cuda_window w;
     nnti_cuda_divisor in_w, in_h, channels;
@@ -2733,20 +2842,20 @@ struct nnti_cuda_bn_pool_slope {
     }
 };
 /* X GY AUX STATS [W] -> GX [GW GB] */
-nnt_result nnti_cuda_bn_pool_grad(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
+template <class T> nnt_result nnti_cuda_bn_pool_grad(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
 {
     const int64_t mid = job->count * (int64_t)op->mid_h * op->mid_w;
     char *partial = (char *)op->workspace + nnti_cuda_bn_numbers(op->out_c);
-    nnti_cuda_bn_pool_products sums;
-    nnti_cuda_bn_pool_slope f;
+    nnti_cuda_bn_pool_products<T> sums;
+    nnti_cuda_bn_pool_slope<T> f;
     static_cast<nnti_cuda_bn_finish &>(sums) = nnti_cuda_bn_finish_of(op, op->out_c, job->accumulate, (double)mid);
-    sums.x = f.x = nnti_cuda_in(op, NNT_X);
-    sums.gy = f.gy = nnti_cuda_in(op, NNT_GY);
+    sums.x = f.x = nnti_cuda_in<T>(op, NNT_X);
+    sums.gy = f.gy = nnti_cuda_in<T>(op, NNT_GY);
     sums.aux = f.aux = op->at[NNT_AUX];
     sums.w = f.w = nnti_cuda_pool_window_of(op);
     sums.out_w = nnti_cuda_divide_by(op->out_w);
     sums.out_h = nnti_cuda_divide_by(op->out_h);
-    f.to = nnti_cuda_gradient_of(op);
+    f.to = nnti_cuda_gradient_of<T>(op);
     f.numbers = sums.to;
     f.in_w = nnti_cuda_divide_by(op->mid_w);
     f.in_h = nnti_cuda_divide_by(op->mid_h);
@@ -2764,50 +2873,51 @@ size_t nnti_cuda_bn_pool_grad_bytes(const nnti_cuda *, const nnt_op *op, int bat
    ============================================================================ */
 
 struct nnti_cuda_kernel {
-    nnt_result (*run)(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job);
+    nnt_result (*run[2])(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job);     /* of floats; with NNT_OPF_HALF */
     size_t (*bytes)(const nnti_cuda *d, const nnt_op *op, int batch);   /* of workspace; NULL: none */
 };
+#define NNTI_CUDA_BOTH(run) { run<float>, run<nnti_cuda_half> }
 const nnti_cuda_kernel nnti_cuda_kernels[NNT_OP_KINDS] = {      /* in the order of NNT_OP_... */
-    { NULL, NULL },
-    { nnti_cuda_copy, NULL },
-    { nnti_cuda_accumulate, NULL },
-    { nnti_cuda_convert, NULL },
-    { nnti_cuda_conv, nnti_cuda_conv_bytes },
-    { nnti_cuda_conv_data, nnti_cuda_conv_data_bytes },
-    { nnti_cuda_conv_weight, nnti_cuda_conv_weight_bytes },
-    { nnti_cuda_conv_pool, nnti_cuda_conv_pool_bytes },
-    { nnti_cuda_conv_pool_data, nnti_cuda_conv_pool_data_bytes },
-    { nnti_cuda_conv_pool_weight, nnti_cuda_conv_pool_weight_bytes },
-    { nnti_cuda_linear, NULL },
-    { nnti_cuda_linear_data, nnti_cuda_linear_data_bytes },
-    { nnti_cuda_linear_weight, NULL },
-    { nnti_cuda_act, NULL },
-    { nnti_cuda_act, NULL },
-    { nnti_cuda_maxpool, NULL },
-    { nnti_cuda_maxpool_grad, NULL },
-    { nnti_cuda_mean, NULL },
-    { nnti_cuda_mean_grad, NULL },
-    { nnti_cuda_mean, nnti_cuda_mean_bytes },
-    { nnti_cuda_mean_grad, NULL },
-    { nnti_cuda_dropout, NULL },
-    { nnti_cuda_noise, NULL },
-    { nnti_cuda_noise_grad, NULL },
-    { nnti_cuda_bn_stats, nnti_cuda_bn_stats_bytes },
-    { nnti_cuda_bn_running, NULL },
-    { nnti_cuda_bn_apply, NULL },
-    { nnti_cuda_bn_apply, nnti_cuda_bn_eval_bytes },
-    { nnti_cuda_bn_grad, nnti_cuda_bn_grad_bytes },
-    { nnti_cuda_bn_pool, nnti_cuda_bn_pool_bytes },
-    { nnti_cuda_bn_pool_grad, nnti_cuda_bn_pool_grad_bytes },
-    { nnti_cuda_add, NULL },
-    { nnti_cuda_concat, NULL },
-    { nnti_cuda_concat_grad, NULL },
-    { nnti_cuda_softmax, NULL },
-    { nnti_cuda_softmax_grad, NULL },
-    { nnti_cuda_cross_entropy, nnti_cuda_cross_entropy_bytes },
-    { nnti_cuda_mse, nnti_cuda_mse_bytes },
-    { nnti_cuda_grad_norm, nnti_cuda_grad_norm_bytes },
-    { nnti_cuda_update, NULL }
+    { { NULL, NULL }, NULL },
+    { NNTI_CUDA_BOTH(nnti_cuda_copy), NULL },
+    { NNTI_CUDA_BOTH(nnti_cuda_accumulate), NULL },
+    { NNTI_CUDA_BOTH(nnti_cuda_convert), NULL },
+    { NNTI_CUDA_BOTH(nnti_cuda_conv), nnti_cuda_conv_bytes },
+    { NNTI_CUDA_BOTH(nnti_cuda_conv_data), nnti_cuda_conv_data_bytes },
+    { NNTI_CUDA_BOTH(nnti_cuda_conv_weight), nnti_cuda_conv_weight_bytes },
+    { NNTI_CUDA_BOTH(nnti_cuda_conv_pool), nnti_cuda_conv_pool_bytes },
+    { NNTI_CUDA_BOTH(nnti_cuda_conv_pool_data), nnti_cuda_conv_pool_data_bytes },
+    { NNTI_CUDA_BOTH(nnti_cuda_conv_pool_weight), nnti_cuda_conv_pool_weight_bytes },
+    { NNTI_CUDA_BOTH(nnti_cuda_linear), nnti_cuda_linear_bytes },
+    { NNTI_CUDA_BOTH(nnti_cuda_linear_data), nnti_cuda_linear_data_bytes },
+    { NNTI_CUDA_BOTH(nnti_cuda_linear_weight), NULL },
+    { NNTI_CUDA_BOTH(nnti_cuda_act), NULL },
+    { NNTI_CUDA_BOTH(nnti_cuda_act), NULL },
+    { NNTI_CUDA_BOTH(nnti_cuda_maxpool), NULL },
+    { NNTI_CUDA_BOTH(nnti_cuda_maxpool_grad), NULL },
+    { NNTI_CUDA_BOTH(nnti_cuda_mean), NULL },
+    { NNTI_CUDA_BOTH(nnti_cuda_mean_grad), NULL },
+    { NNTI_CUDA_BOTH(nnti_cuda_mean), nnti_cuda_mean_bytes },
+    { NNTI_CUDA_BOTH(nnti_cuda_mean_grad), NULL },
+    { NNTI_CUDA_BOTH(nnti_cuda_dropout), NULL },
+    { NNTI_CUDA_BOTH(nnti_cuda_noise), NULL },
+    { NNTI_CUDA_BOTH(nnti_cuda_noise_grad), NULL },
+    { NNTI_CUDA_BOTH(nnti_cuda_bn_stats), nnti_cuda_bn_stats_bytes },
+    { { nnti_cuda_bn_running, nnti_cuda_bn_running }, NULL },
+    { NNTI_CUDA_BOTH(nnti_cuda_bn_apply), NULL },
+    { NNTI_CUDA_BOTH(nnti_cuda_bn_apply), nnti_cuda_bn_eval_bytes },
+    { NNTI_CUDA_BOTH(nnti_cuda_bn_grad), nnti_cuda_bn_grad_bytes },
+    { NNTI_CUDA_BOTH(nnti_cuda_bn_pool), nnti_cuda_bn_pool_bytes },
+    { NNTI_CUDA_BOTH(nnti_cuda_bn_pool_grad), nnti_cuda_bn_pool_grad_bytes },
+    { NNTI_CUDA_BOTH(nnti_cuda_add), NULL },
+    { NNTI_CUDA_BOTH(nnti_cuda_concat), NULL },
+    { NNTI_CUDA_BOTH(nnti_cuda_concat_grad), NULL },
+    { NNTI_CUDA_BOTH(nnti_cuda_softmax), NULL },
+    { NNTI_CUDA_BOTH(nnti_cuda_softmax_grad), NULL },
+    { NNTI_CUDA_BOTH(nnti_cuda_cross_entropy), nnti_cuda_cross_entropy_bytes },
+    { NNTI_CUDA_BOTH(nnti_cuda_mse), nnti_cuda_mse_bytes },
+    { { nnti_cuda_grad_norm, nnti_cuda_grad_norm }, nnti_cuda_grad_norm_bytes },
+    { { nnti_cuda_update, nnti_cuda_update }, NULL }
 };
 
 /* Samples of the batch that this run is of. */
@@ -2829,12 +2939,13 @@ nnt_result nnti_cuda_run_ops(nnti_cuda *d, const nnt_op *ops, int count, const n
     nnti_cuda_job job = { run->count, nnti_cuda_whole(run), run->accumulate, run->loss_scale, run };
     for (int i = 0; i < count; i++) {
         const nnti_cuda_kernel *k = ops[i].kind > 0 && ops[i].kind < NNT_OP_KINDS ? &nnti_cuda_kernels[ops[i].kind] : &nnti_cuda_kernels[0];
-        if (!k->run) {
+        const int half = (ops[i].flags & NNT_OPF_HALF) != 0;
+        if (!k->run[half]) {
             nnti_cuda_say_op(d, &ops[i]);
             nnti_cuda_put(d->text, "this device does not know it");
             return NNT_ERR_UNSUPPORTED;
         }
-        NNTI_CUDA_DO(k->run(d, &ops[i], &job));
+        NNTI_CUDA_DO(k->run[half](d, &ops[i], &job));
         if (each) NNTI_CUDA_TRY(d, &ops[i], "its kernels failed", cudaStreamSynchronize(d->stream));
     }
     return NNT_OK;
@@ -3214,7 +3325,7 @@ int nnti_cuda_supports(void *device, const nnt_op *op)
 {
     const int64_t most = INT_MAX, group = op->groups > 0 ? op->groups : 1;
     (void)device;
-    if (op->kind <= 0 || op->kind >= NNT_OP_KINDS || !nnti_cuda_kernels[op->kind].run) return 0;
+    if (op->kind <= 0 || op->kind >= NNT_OP_KINDS || !nnti_cuda_kernels[op->kind].run[0]) return 0;
     if ((op->flags & NNT_OPF_BYTES) && op->kind != NNT_OP_NOISE) return 0;
     switch (op->kind) {
     case NNT_OP_CONV: case NNT_OP_CONV_DATA: case NNT_OP_CONV_WEIGHT:
@@ -3228,10 +3339,12 @@ int nnti_cuda_supports(void *device, const nnt_op *op)
     default: return 1;
     }
 }
-/* TF32 and bf16 are there from Ampere on. */
+/* TF32 and bf16 are there from Ampere on. 2: values are stored in bfloat16 (NNT_OPF_HALF). */
 int nnti_cuda_precision(void *device, int precision)
 {
-    return precision == NNT_FP32 || ((precision == NNT_TF32 || precision == NNT_BF16) && ((nnti_cuda *)device)->capability >= 80);
+    if (precision == NNT_FP32) return 1;
+    if (((nnti_cuda *)device)->capability < 80) return 0;
+    return precision == NNT_TF32 ? 1 : precision == NNT_BF16 ? 2 : 0;
 }
 size_t nnti_cuda_workspace(void *device, const nnt_op *op, int batch)
 {

@@ -254,6 +254,7 @@ static inline float __half2float(__half h) { return h; }
 static inline __nv_bfloat16 __float2bfloat16(float f) { return __nv_bfloat16(f); }
 static inline __nv_bfloat16 __float2bfloat16_rn(float f) { return __nv_bfloat16(f); }
 static inline float __bfloat162float(__nv_bfloat16 b) { return b; }
+static inline unsigned short __bfloat16_as_ushort(__nv_bfloat16 b) { return b.bits; }
 static inline __nv_bfloat162 __floats2bfloat162_rn(float a, float b) { return { a, b }; }
 static inline float2 __bfloat1622float2(__nv_bfloat162 v) { return { v.x, v.y }; }
 
