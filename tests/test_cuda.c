@@ -24,6 +24,9 @@ static uint32_t random_bits(void)
 static int random_int(int low, int high) { return low + (int)(random_bits() % (uint32_t)(high - low + 1)); }
 static float random_float(void) { return (float)random_bits() / 8388608.0f - 1.0f; }
 
+/* What nets on other devices than "cpu" are compiled with. */
+static int precision_now = NNT_FP32;
+
 static const nnt_backend *cuda;
 static void find_cuda(void)
 {
@@ -45,20 +48,31 @@ static const double OP_LIMIT = 8e-6;
 enum { MOST_BATCH = 8 };
 typedef struct judge { void *cpu, *gpu; } judge;
 static void *judges_gpu;                    /* opened once */
-static int judged[NNT_OP_KINDS], judged_flags[NNT_OP_KINDS];
-static double worst[NNT_OP_KINDS], worst_short;     /* worst_short: of products whose factors are rounded */
+static int judged[NNT_OP_KINDS], judged_half[NNT_OP_KINDS], judged_flags[NNT_OP_KINDS];
+static double worst[NNT_OP_KINDS], worst_half[NNT_OP_KINDS], worst_short;   /* worst_short: of products in TF32 */
 
-/* Two factors rounded to 11 or 8 significant bits are off by 2^-11 or 2^-8 of themselves at most, each. */
 static int multiplies(int kind) { return kind >= NNT_OP_CONV && kind <= NNT_OP_LINEAR_WEIGHT; }
-static double limit_of(const nnt_op *op)
+static int is_half(const nnt_op *op) { return (op->flags & NNT_OPF_HALF) != 0; }
+/* Groups of so few channels have kernels of their own, which multiply with the weights as they are. */
+static int is_direct(const nnt_op *op)
 {
-    if (!multiplies(op->kind) || op->precision == NNT_FP32) return OP_LIMIT;
-    return op->precision == NNT_TF32 ? 2.0 / 2048 : 2.0 / 256;
+    return op->groups > 1 && (op->in_c / op->groups < 16 || op->out_c / op->groups < 16);
 }
 
 static int64_t in_values(const nnt_op *op)  { return (int64_t)op->in_c * op->in_h * op->in_w; }
 static int64_t out_values(const nnt_op *op) { return (int64_t)op->out_c * op->out_h * op->out_w; }
 static int is_batchnorm(int kind) { return kind >= NNT_OP_BN_STATS && kind <= NNT_OP_BN_POOL_GRAD; }
+static int of_bytes(const nnt_op *op) { return op->kind == NNT_OP_CONVERT || (op->flags & NNT_OPF_BYTES) != 0; }
+/* Whether the values of a role are stored in bfloat16. */
+static int role_is_half(const nnt_op *op, int role)
+{
+    if (!is_half(op)) return 0;
+    switch (role) {
+    case NNT_X: return !of_bytes(op) && !(op->flags & NNT_OPF_FLOAT_X);
+    case NNT_Y: return !(op->flags & NNT_OPF_FLOAT_Y);
+    default:    return role == NNT_X2 || role == NNT_MASK || role == NNT_GY || role == NNT_GX;
+    }
+}
 static int is_flat(int kind) { return kind == NNT_OP_GRAD_NORM || kind == NNT_OP_UPDATE; }
 
 static int64_t weight_values(const nnt_op *op)
@@ -74,18 +88,17 @@ static int64_t index_bytes(const nnt_op *op)
     const int alone = op->kind == NNT_OP_MAXPOOL || op->kind == NNT_OP_MAXPOOL_GRAD;
     return (alone ? op->kernel_h * op->kernel_w : op->pool_kernel_h * op->pool_kernel_w) > 256 ? 4 : 1;
 }
-static int of_bytes(const nnt_op *op) { return op->kind == NNT_OP_CONVERT || (op->flags & NNT_OPF_BYTES) != 0; }
 static size_t operand_bytes(const nnt_op *op, int role, int n)
 {
-    const int64_t f = (int64_t)sizeof(float);
+    const int64_t f = (int64_t)sizeof(float), v = role_is_half(op, role) ? 2 : f;
     switch (role) {
-    case NNT_X:       return (size_t)((of_bytes(op) ? 1 : f) * n * in_values(op));
+    case NNT_X:       return (size_t)((of_bytes(op) ? 1 : v) * n * in_values(op));
+    case NNT_TARGETS: return (size_t)(f * n * in_values(op));
     case NNT_X2:
     case NNT_MASK:
-    case NNT_TARGETS:
-    case NNT_GX:      return (size_t)(f * n * in_values(op));
+    case NNT_GX:      return (size_t)(v * n * in_values(op));
     case NNT_Y:
-    case NNT_GY:      return (size_t)(f * n * out_values(op));
+    case NNT_GY:      return (size_t)(v * n * out_values(op));
     case NNT_AUX:     return (size_t)(index_bytes(op) * n * out_values(op));
     case NNT_W:
     case NNT_GW:      return (size_t)(f * weight_values(op));
@@ -121,9 +134,62 @@ static int has_to_be_equal(int kind)
            || kind == NNT_OP_NOISE_GRAD || kind == NNT_OP_CONCAT || kind == NNT_OP_CONCAT_GRAD;
 }
 
+/* ---- bfloat16: a float's upper half, rounded to nearest even */
 
-/* Operands that lie at one address are one copy. Copies begin where the library's do: at multiples of 64 bytes only. */
-typedef struct copy { int role, upload; char *host, *device; size_t bytes; } copy;
+static const double HALF = 1.0 / 256;       /* how far rounding takes a value, by its size: 8 significant bits */
+
+static uint16_t to_half(float v)
+{
+    uint32_t bits;
+    memcpy(&bits, &v, sizeof bits);
+    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+static float from_half(uint16_t h)
+{
+    const uint32_t bits = (uint32_t)h << 16;
+    float v;
+    memcpy(&v, &bits, sizeof v);
+    return v;
+}
+static float *widened(const void *halves, size_t count)
+{
+    float *x = (float *)malloc(count * sizeof *x + 1);
+    size_t i;
+    for (i = 0; i < count; i++) x[i] = from_half(((const uint16_t *)halves)[i]);
+    return x;
+}
+static float *rounded(const float *from, size_t count)
+{
+    float *x = (float *)malloc(count * sizeof *x + 1);
+    size_t i;
+    for (i = 0; i < count; i++) x[i] = from_half(to_half(from[i]));
+    return x;
+}
+/* How often what an op leaves in a role has been rounded to bfloat16, the operands being what they are: as it is stored,
+   and before. Norms of errors; terms of a sum that are rounded one by one count as if none cancelled another. */
+static double roundings_of(const nnt_op *op, int role)
+{
+    const int overlap = op->pool_stride_h < op->pool_kernel_h || op->pool_stride_w < op->pool_kernel_w;
+    const double taps = sqrt((double)op->kernel_h * op->kernel_w);
+    switch (op->kind) {
+    case NNT_OP_CONV:
+    case NNT_OP_LINEAR:           return is_direct(op) ? 1 : 2.25;          /* product p, y = p + b: u (|y| + |p|), |p| <= |y| + |b| */
+    case NNT_OP_CONV_DATA:        return is_direct(op) ? 1 : 1 + taps;      /* the columns */
+    case NNT_OP_CONV_POOL_DATA:   return is_direct(op) ? 2 : 1 + taps + overlap;    /* the map: sums where windows overlap */
+    case NNT_OP_CONV_POOL_WEIGHT: return overlap;
+    default:                      return role_is_half(op, role);
+    }
+}
+static double limit_of(const nnt_op *op, int role)
+{
+    if (is_half(op)) return OP_LIMIT + HALF * roundings_of(op, role);
+    /* two factors rounded to 11 significant bits are off by 2^-11 of themselves at most, each */
+    return multiplies(op->kind) && op->precision == NNT_TF32 ? 2.0 / 2048 : OP_LIMIT;
+}
+
+/* Operands that lie at one address are one copy. Copies begin where the library's do: at multiples of 64 bytes only.
+   wide: what the CPU gets in its place, if that is not host: bfloat16 as floats, factors rounded. */
+typedef struct copy { int role, upload; char *host, *device; float *wide; size_t bytes; } copy;
 enum { OFF_BY = 64 };
 
 static int collect(const nnt_op *op, const nnt_run *run, copy copies[NNT_ROLES])
@@ -180,9 +246,32 @@ static double size_of_sums(const nnt_op *op, int n)
     for (i = 0; i < count; i++) sum += fabs((double)gy[i]);
     return sum / sqrt((double)op->out_c);
 }
-/* How far what the GPU left in an operand is from what the CPU left there. */
-static double operand_error(const nnt_op *op, int n, const copy *c, const void *got)
+/* Norm of the bias as it is added to each position, 0 without one. */
+static double size_of_bias(const nnt_op *op, int n)
 {
+    const float *b = (const float *)op->at[NNT_B];
+    double sum = 0;
+    int c;
+    if (!b || (op->kind != NNT_OP_CONV && op->kind != NNT_OP_LINEAR)) return 0;
+    for (c = 0; c < op->out_c; c++) sum += (double)b[c] * b[c];
+    return sqrt(sum * n * op->out_h * op->out_w);
+}
+/* The same of values that are stored in bfloat16. */
+static double half_error(const nnt_op *op, int n, const copy *c, const void *halves)
+{
+    const size_t count = c->bytes / 2;
+    float *got = widened(halves, count);
+    double error = 0;
+    size_t i;
+    if (!has_to_be_equal(op->kind)) error = error_of(got, c->wide, count, c->role == NNT_Y ? size_of_bias(op, n) : 0);
+    else for (i = 0; i < count; i++) if (((const uint16_t *)halves)[i] != to_half(c->wide[i])) error = 1e30;
+    free(got);
+    return error;
+}
+/* How far what the GPU left in an operand is from what the CPU left there. op: as the CPU has done it. */
+static double operand_error(const nnt_op *stored, const nnt_op *op, int n, const copy *c, const void *got)
+{
+    if (role_is_half(stored, c->role)) return half_error(op, n, c, got);
     if (memcmp(got, c->host, c->bytes) == 0) return 0;
     if (has_to_be_equal(op->kind) || c->role == NNT_AUX || c->role == NNT_LABELS) return 1e30;
     if (c->role == NNT_LOSS && op->kind == NNT_OP_GRAD_NORM) return relative(*(const double *)got, *(const double *)(void *)c->host);
@@ -190,22 +279,42 @@ static double operand_error(const nnt_op *op, int n, const copy *c, const void *
     return error_of((const float *)got, (const float *)(void *)c->host, c->bytes / sizeof(float),
                     c->role == NNT_GB ? size_of_sums(op, n) : 0);
 }
-static void compare(judge *j, const nnt_op *op, const nnt_run *run, const copy *c)
+static void compare(judge *j, const nnt_op *op, const nnt_op *on_cpu, const nnt_run *run, const copy *c)
 {
     void *got = malloc(c->bytes);
-    double error = 1e30;
-    if (cuda->download(j->gpu, got, c->device, c->bytes) == NNT_OK) error = operand_error(op, run->count, c, got);
+    double error = 1e30, *most = is_half(op) ? &worst_half[op->kind] : op->precision == NNT_TF32 ? &worst_short : &worst[op->kind];
+    if (cuda->download(j->gpu, got, c->device, c->bytes) == NNT_OK) error = operand_error(op, on_cpu, run->count, c, got);
     free(got);
-    if (limit_of(op) > OP_LIMIT) worst_short = nnti_max_double(worst_short, error);
-    else worst[op->kind] = nnti_max_double(worst[op->kind], error);
-    CHECKF(error <= limit_of(op), "op kind %d flags %d variant %d role %d: error %g; n %d, in %dx%dx%d, out %dx%dx%d, kernel %dx%d "
+    *most = nnti_max_double(*most, error);
+    CHECKF(error <= limit_of(op, c->role), "op kind %d flags %d variant %d role %d: error %g; n %d, in %dx%dx%d, out %dx%dx%d, kernel %dx%d "
            "stride %dx%d pad %dx%d dilation %dx%d groups %d", op->kind, op->flags, op->variant, c->role, error, run->count, op->in_c,
            op->in_h, op->in_w, op->out_c, op->out_h, op->out_w, op->kernel_h, op->kernel_w, op->stride_h, op->stride_w, op->pad_h,
            op->pad_w, op->dilation_h, op->dilation_w, op->groups);
 }
+/* The op as the CPU can do it: on floats. */
+static nnt_op widened_op(const nnt_op *op, copy *copies, int count)
+{
+    nnt_op wide = *op;
+    int i, role;
+    wide.flags &= ~(NNT_OPF_HALF | NNT_OPF_FLOAT_X | NNT_OPF_FLOAT_Y);
+    for (i = 0; i < count; i++) {
+        copy *c = &copies[i];
+        if (role_is_half(op, c->role)) c->wide = widened(c->host, c->bytes / 2);
+        else if (is_half(op) && c->role == NNT_W && multiplies(op->kind) && !is_direct(op)) c->wide = rounded((const float *)(void *)c->host, c->bytes / sizeof(float));
+        for (role = 0; role < NNT_ROLES && c->wide; role++) if (op->at[role] == c->host) wide.at[role] = c->wide;
+    }
+    return wide;
+}
+static void round_and_free(const nnt_op *op, copy *c)
+{
+    size_t i;
+    if (c->wide && role_is_half(op, c->role))
+        for (i = 0; i < c->bytes / 2; i++) ((uint16_t *)(void *)c->host)[i] = to_half(c->wide[i]);
+    free(c->wide);
+}
 static nnt_result judge_op(judge *j, const nnt_op *op, const nnt_run *run)
 {
-    nnt_op twin = *op;
+    nnt_op twin = *op, wide;
     copy copies[NNT_ROLES];
     const int count = collect(op, run, copies);
     const size_t workspace = cuda->workspace ? cuda->workspace(j->gpu, op, MOST_BATCH) : 0;
@@ -219,13 +328,16 @@ static nnt_result judge_op(judge *j, const nnt_op *op, const nnt_run *run)
         for (role = 0; role < NNT_ROLES; role++) if (op->at[role] == copies[i].host) twin.at[role] = copies[i].device;
     }
     if (!r) r = cuda->run(j->gpu, &twin, 1, run);
-    if (!r) r = nnti_cpu_backend.run(j->cpu, op, 1, run);
+    wide = widened_op(op, copies, count);
+    if (!r) r = nnti_cpu_backend.run(j->cpu, &wide, 1, run);
+    for (i = 0; i < count; i++) if (!r) compare(j, op, &wide, run, &copies[i]);
     for (i = 0; i < count; i++) {
-        if (!r) compare(j, op, run, &copies[i]);
+        round_and_free(op, &copies[i]);
         give(j, copies[i].device, copies[i].bytes);
     }
     if (workspace) give(j, (char *)twin.workspace, workspace);
     judged[op->kind]++;
+    judged_half[op->kind] += is_half(op);
     judged_flags[op->kind] |= op->flags;
     return r;
 }
@@ -314,6 +426,7 @@ static nnt_compile_desc build(const char *device, int batch, nnt_optimizer o)
     d.seed = 7;
     d.device = device;
     d.optimizer = o;
+    if (strcmp(device, "cpu") != 0) d.precision = precision_now;
     return d;
 }
 /* Random input and targets or labels, of as many samples as the judge sees at most. */
@@ -417,7 +530,7 @@ static void random_convolutions(void)
 {
     int i;
     random_state = 5;
-    for (i = 0; i < (SLOW ? 12 : 60); i++) {
+    for (i = 0; i < (SLOW || precision_now == NNT_BF16 ? 12 : 60); i++) {
         const int groups = random_int(0, 2) ? 1 : random_int(2, 3);
         nnt_conv_desc d = conv(groups * random_int(1, 6), random_int(1, 4), random_int(1, 3), random_int(0, 2));
         d.kernel_w = random_int(1, 4);
@@ -657,15 +770,12 @@ static void optimizers(void)
 
 static void factors_are_rounded_on_request_only(void)
 {
-    int precision;
-    for (precision = NNT_TF32; precision <= NNT_BF16; precision++) {
-        nnt_compile_desc d = build("judge", 3, nnt_sgd(0.05f));
-        d.precision = precision;
-        if (judges_gpu && !cuda->precision(judges_gpu, precision)) SKIP("not on this card");
-        worst_short = 0;
-        judge_net(nnt_mse(nnt_linear(nnt_relu(nnt_conv2d(nnt_conv2d(start(3, 8, 8), 5, 3, 1, 1), 4, 1, 1, 0)), 7)), 3, d);
-        CHECKF(worst_short > 1e-5, "precision %d is no other than fp32: %g", precision, worst_short);
-    }
+    nnt_compile_desc d = build("judge", 3, nnt_sgd(0.05f));
+    d.precision = NNT_TF32;
+    if (judges_gpu && !cuda->precision(judges_gpu, NNT_TF32)) SKIP("not on this card");
+    worst_short = 0;
+    judge_net(nnt_mse(nnt_linear(nnt_relu(nnt_conv2d(nnt_conv2d(start(3, 8, 8), 5, 3, 1, 1), 4, 1, 1, 0)), 7)), 3, d);
+    CHECKF(worst_short > 1e-5, "tf32 is no other than fp32: %g", worst_short);
 }
 
 /* Any layers one after the other, with branches: combinations that nobody thought of. */
@@ -697,7 +807,7 @@ static void random_nets(void)
 {
     int i, k;
     random_state = 77;
-    for (i = 0; i < (SLOW ? 10 : 50); i++) {
+    for (i = 0; i < (SLOW || precision_now == NNT_BF16 ? 10 : 50); i++) {
         nnt_node x = start(random_int(1, 4), random_int(5, 9), random_int(5, 9)), other;
         nnt_compile_desc d = build("judge", 3, nnt_sgd(0.05f));
         const int layers = random_int(3, 9);
@@ -709,6 +819,31 @@ static void random_nets(void)
     }
 }
 
+/* All of the cases above with activations and their gradients in bfloat16. The CPU gets the same operands as floats, and
+   weights that are rounded as they are for products; what it computes from them is rounded only to go on from. */
+static void ops_on_bfloat16(void)
+{
+    int kind;
+    if (judges_gpu && !cuda->precision(judges_gpu, NNT_BF16)) SKIP("not on this card");
+    precision_now = NNT_BF16;
+    convolutions();
+    random_convolutions();
+    fully_connected();
+    activations();
+    poolings();
+    batchnorms();
+    convolutions_with_pooling();
+    chance();
+    branches();
+    bytes();
+    losses();
+    optimizers();
+    random_nets();
+    precision_now = NNT_FP32;
+    for (kind = NNT_OP_NONE + 1; kind < NNT_OP_KINDS; kind++)
+        if (!is_flat(kind)) CHECKF(judged_half[kind] > 0, "op kind %d", kind);
+}
+
 static void every_kind_of_op_was_compared(void)
 {
     int kind;
@@ -717,7 +852,7 @@ static void every_kind_of_op_was_compared(void)
     if (test_argc > 1) SKIP("the cases before have to run too");
     for (kind = NNT_OP_NONE + 1; kind < NNT_OP_KINDS; kind++) CHECKF(judged[kind] > 0, "op kind %d", kind);
     for (kind = NNT_OP_NONE + 1; kind < NNT_OP_KINDS; kind++)
-        printf("%d: %d times, flags %d, error %.1e%s", kind, judged[kind], judged_flags[kind], worst[kind], kind % 4 ? "; " : "\n");
+        printf("%d: %d times, flags %d, error %.1e, in bf16 %.1e%s", kind, judged[kind], judged_flags[kind], worst[kind], worst_half[kind], kind % 3 ? "; " : "\n");
     printf("\n");
 }
 
@@ -837,6 +972,9 @@ static int same_state(nnt_net *a, nnt_net *b)
     return same;
 }
 
+/* With activations in bfloat16 each is off by 2^-8 at most; a handful in a row and six steps of them, which is within a
+   few times 2^-8 of losses near 1.6. */
+static double run_limit(void);
 /* Roundings differ, and a training run makes more of a difference at each step; Adam, which divides by the gradient's
    size, most. After six steps it is about 1e-6 here: a wrong formula or a wrong mask gives 1e-2. */
 static const double RUN_LIMIT = 1e-4;
@@ -1282,6 +1420,7 @@ int main(int argc, char **argv)
     TEST(optimizers);
     TEST(factors_are_rounded_on_request_only);
     TEST(random_nets);
+    TEST(ops_on_bfloat16);
     TEST(convolutions_by_cudnn);
     TEST(every_kind_of_op_was_compared);
     TEST(runs_equal_the_cpus);
