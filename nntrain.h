@@ -13596,9 +13596,7 @@ static void nnti_lower_program(nnti_lowering *l, nnti_plan *plan, int program, i
             nnti_use_param(l, op, NNT_RUNNING, net->nodes[i].running);
             l->p->update_ops++;
         }
-    } else {
-        (*l->values)[plan->output].last = nnti_max((*l->values)[plan->output].last, l->p->count);
-    }
+    } else (*l->values)[plan->output].last = nnti_max((*l->values)[plan->output].last, l->p->count);
     if (plan->loss[program] >= 0 && !l->failed) (*l->values)[plan->loss[program]].last = l->p->count;
 }
 
@@ -21293,7 +21291,7 @@ static nnt_result nnti_inspect_op(nnti_inspector *s, const nnti_program *p, int 
                 return nnti_inspect_found(s, &t, where);
             }
         }
-        if (s->row && roles[k] == NNT_Y && op->phase == NNT_PHASE_FORWARD) nnti_inspect_output(s, op, &w);
+        if (s->row && roles[k] == NNT_Y && op->phase == NNT_PHASE_FORWARD && op->kind != NNT_OP_COPY) nnti_inspect_output(s, op, &w);
     }
     return NNT_OK;
 }

@@ -70,7 +70,7 @@ kind == "ptx" && kernel != "" && /^[ \t]+(@!?%p[0-9]+[ \t]+)?[a-z]/ {
     sub(/;$/, "", op)
     if (op ~ /\.f64/ && op !~ /^(ld|st|mov|selp)\./ && !doubles && !said[kernel, "f64"]++) fault(kernel ": " op " is double precision")
     if (op ~ /^(atom|red)\./ && !atomics && !said[kernel, "atom"]++) fault(kernel ": " op)
-    if (op ~ /^(ld|st)\.global.*\.v4\./) vector[kernel] = 1
+    if (op ~ /^(ld|st)\.global.*\.v4\./ || (kernel ~ /nnti_cuda_half/ && op ~ /^(ld|st)\.global.*\.v2\.[bu]32/)) vector[kernel] = 1
     if (random && op ~ /\.f(32|64)/ && op !~ /\.(rn|rni|rzi)\./ && op !~ /^(ld|st|mov|selp|setp|neg|abs|min|max|set)\./ && !said[kernel, op]++)
         fault(kernel ": " op " has no rounding of its own")
     if (op ~ /\.approx|\.full|\.ftz/ && random && !said[kernel, op]++) fault(kernel ": " op)

@@ -972,12 +972,14 @@ static int same_state(nnt_net *a, nnt_net *b)
     return same;
 }
 
-/* With activations in bfloat16 each is off by 2^-8 at most; a handful in a row and six steps of them, which is within a
-   few times 2^-8 of losses near 1.6. */
-static double run_limit(void);
 /* Roundings differ, and a training run makes more of a difference at each step; Adam, which divides by the gradient's
    size, most. After six steps it is about 1e-6 here: a wrong formula or a wrong mask gives 1e-2. */
 static const double RUN_LIMIT = 1e-4;
+
+/* In bfloat16 each activation and each gradient of one is off by HALF of itself at most. These nets have ten layers at
+   most; roundings add up by chance, so that ten make sqrt(10) HALF of a loss or of what the weights moved. */
+static const double RUN_LIMIT_HALF = 3.17 / 256;
+static double run_limit(void) { return precision_now == NNT_BF16 ? RUN_LIMIT_HALF : RUN_LIMIT; }
 
 /* The run that `gpu` asks for, against the CPU's. */
 static void run_equals_the_cpus(const run_case *c, nnt_compile_desc gpu)
@@ -989,9 +991,9 @@ static void run_equals_the_cpus(const run_case *c, nnt_compile_desc gpu)
         size_t n;
         float *x = state_of(a, &n), *y = state_of(b, &n);
         const size_t params = a->plan.trained_floats + a->plan.persistent_floats;
-        CHECKF(error_of(y, x, params, 0) < RUN_LIMIT, "%s: weights differ by %g", c->name, error_of(y, x, params, 0));
+        CHECKF(error_of(y, x, params, 0) < run_limit(), "%s: weights differ by %g", c->name, error_of(y, x, params, 0));
         for (k = 0; k < STEPS; k++)
-            CHECKF(fabs((double)on_cpu[k] - (double)on_gpu[k]) < RUN_LIMIT, "%s: loss of step %d: %.7g, %.7g", c->name, k, (double)on_cpu[k], (double)on_gpu[k]);
+            CHECKF(fabs((double)on_cpu[k] - (double)on_gpu[k]) < run_limit(), "%s: loss of step %d: %.7g, %.7g", c->name, k, (double)on_cpu[k], (double)on_gpu[k]);
         CHECK(!gpu.micro_batch || b->plan.memory.micro_batch == gpu.micro_batch);
         free(x);
         free(y);
@@ -1020,7 +1022,7 @@ static void runs_give_the_same_bits_again(void)
     int i, k;
     for (i = 0; i < (int)RUN_CASES; i++) {
         nnt_net *first = train(&run_cases[i], desc_of(&run_cases[i], "cuda"), STEPS, NULL);
-        for (k = 0; k < (SLOW ? 2 : 5) && first; k++) {
+        for (k = 0; k < (SLOW || precision_now == NNT_BF16 ? 2 : 5) && first; k++) {
             nnt_net *again;
 #ifndef NNT_TEST_ON_DEVICE
             coc_seed((unsigned)k + 1);
@@ -1094,15 +1096,165 @@ static void predictions_and_evaluations_equal_the_cpus(void)
     loader = nnt_loader_new(data, order, NULL);
     if (a && b) {
         CHECK(nnt_predict(a, data_x, SAMPLES - 1, want) == NNT_OK && nnt_predict(b, data_x, SAMPLES - 1, y) == NNT_OK);
-        CHECKF(error_of(y, want, (SAMPLES - 1) * CLASSES, 0) < RUN_LIMIT, "%g", error_of(y, want, (SAMPLES - 1) * CLASSES, 0));
+        CHECKF(error_of(y, want, (SAMPLES - 1) * CLASSES, 0) < run_limit(), "%g", error_of(y, want, (SAMPLES - 1) * CLASSES, 0));
         CHECKF(nnt_evaluate(a, loader, &on_cpu) == NNT_OK && nnt_evaluate(b, loader, &on_gpu) == NNT_OK, "%s", nnt_error(b));
-        CHECKF(fabs(on_cpu.loss - on_gpu.loss) < RUN_LIMIT && on_cpu.samples == on_gpu.samples, "%g, %g", on_cpu.loss, on_gpu.loss);
+        CHECKF(fabs(on_cpu.loss - on_gpu.loss) < run_limit() && on_cpu.samples == on_gpu.samples, "%g, %g", on_cpu.loss, on_gpu.loss);
         CHECK(fabs(on_cpu.accuracy - on_gpu.accuracy) < 1e-9);
     }
     nnt_loader_free(loader);
     nnt_dataset_free(data);
     nnt_free(a);
     nnt_free(b);
+}
+
+/* ---- the same with activations and their gradients in bfloat16 ---- */
+
+static int has_bfloat16(void)
+{
+    nnt_net *net = nnt_new(NULL);
+    nnt_compile_desc d = desc_of(&run_cases[0], "cuda");
+    nnt_memory m;
+    nnt_result r;
+    d.precision = NNT_BF16;
+    r = nnt_plan(net, nnt_cross_entropy(plain_cnn(nnt_input(net, CHANNELS, SIDE, SIDE))), d, &m);
+    nnt_free(net);
+    return r != NNT_ERR_UNSUPPORTED;
+}
+static void in_bfloat16(void (*test)(void))
+{
+    if (!has_bfloat16()) SKIP("not on this card");
+    precision_now = NNT_BF16;
+    test();
+    precision_now = NNT_FP32;
+}
+static void runs_in_bfloat16_follow_the_cpus(void) { in_bfloat16(runs_equal_the_cpus); }
+static void batches_in_parts_in_bfloat16_do_too(void) { in_bfloat16(batches_in_parts_equal_the_cpus_whole_ones); }
+static void runs_in_bfloat16_give_the_same_bits_again(void) { in_bfloat16(runs_give_the_same_bits_again); }
+static void values_made_again_in_bfloat16_change_no_bit(void) { in_bfloat16(values_made_again_change_no_bit); }
+static void predicting_in_bfloat16_changes_nothing(void) { in_bfloat16(predicting_in_between_changes_nothing); }
+static void predictions_in_bfloat16_follow_the_cpus(void) { in_bfloat16(predictions_and_evaluations_equal_the_cpus); }
+
+/* The loss over the last steps of some: what chance makes of each is far below what learning does (1.6 before). */
+static double loss_after(const run_case *c, nnt_compile_desc d)
+{
+    enum { LONG = 60, LAST = 10 };
+    float losses[LONG];
+    nnt_net *net = train(c, d, LONG, losses);
+    double sum = 0;
+    int i;
+    for (i = LONG - LAST; i < LONG && net; i++) sum += (double)losses[i];
+    nnt_free(net);
+    return net ? sum / LAST : 1e30;
+}
+static void nets_learn_in_bfloat16_as_in_floats(void)
+{
+    static const int learners[2] = { 0, 2 };        /* plain; residual with batch norm */
+    int i;
+    if (!has_bfloat16()) SKIP("not on this card");
+    for (i = 0; i < 2; i++) {
+        const run_case *c = &run_cases[learners[i]];
+        nnt_compile_desc d = desc_of(c, "cuda");
+        const double on_cpu = loss_after(c, desc_of(c, "cpu"));
+        double in_half;
+        d.precision = NNT_BF16;
+        in_half = loss_after(c, d);
+        printf("%s: loss %.4f in floats on the CPU, %.4f in bfloat16\n", c->name, on_cpu, in_half);
+        CHECKF(on_cpu < 0.5 && in_half < 0.5 && fabs(on_cpu - in_half) < 0.1, "%s: %g, %g", c->name, on_cpu, in_half);
+    }
+}
+/* Bytes of a plan: values at its peak, parameters and optimizer. */
+static nnt_memory planned(int precision)
+{
+    nnt_net *net = nnt_new(NULL);
+    nnt_compile_desc d = desc_of(&run_cases[2], "cuda");
+    nnt_node x = nnt_input(net, 3, 32, 32);
+    nnt_memory m;
+    int i;
+    memset(&m, 0, sizeof m);
+    d.batch = 64;
+    d.precision = precision;
+    d.recompute = NNT_RECOMPUTE_OFF;
+    for (i = 0; i < 4; i++) x = nnt_relu(normalised(x, 16, 3, 1));
+    CHECKF(nnt_plan(net, nnt_cross_entropy(nnt_linear(nnt_global_avgpool(x), CLASSES)), d, &m) == NNT_OK, "%s", nnt_error(net));
+    nnt_free(net);
+    return m;
+}
+static void activations_in_bfloat16_take_half_the_memory(void)
+{
+    nnt_memory whole, half;
+    double share;
+    if (!has_bfloat16()) SKIP("not on this card");
+    whole = planned(NNT_FP32);
+    half = planned(NNT_BF16);
+    share = (double)(half.activations + half.gradients) / (double)(whole.activations + whole.gradients);
+    printf("activations and gradients: %d of %d KiB\n", (int)((half.activations + half.gradients) >> 10), (int)((whole.activations + whole.gradients) >> 10));
+    CHECKF(share >= 0.5 && share < 0.55, "%g", share);      /* the input is there as floats too */
+    CHECK(half.fixed == whole.fixed && half.total < whole.total);
+}
+/* Every value of it, in both programs: 2 bytes where that is so, the rest as in floats. */
+static void what_is_given_and_taken_stays_floats(void)
+{
+    nnt_net *net = train(&run_cases[4], desc_of(&run_cases[4], "cuda"), 1, NULL), *half;
+    float y[5 * CLASSES], want[5 * CLASSES];
+    const nnti_plan *p;
+    if (!has_bfloat16()) SKIP("not on this card");
+    precision_now = NNT_BF16;
+    half = train(&run_cases[4], desc_of(&run_cases[4], "cuda"), 1, NULL);
+    precision_now = NNT_FP32;
+    if (net && half) {
+        p = &half->plan;
+        CHECK(p->train_values[p->x[0]].bytes == net->plan.train_values[net->plan.x[0]].bytes);
+        CHECK(p->train.ops[0].kind == NNT_OP_COPY && p->train.ops[0].flags == (NNT_OPF_HALF | NNT_OPF_FLOAT_X));
+        CHECK(p->predict_values[p->output].bytes == net->plan.predict_values[net->plan.output].bytes);
+        CHECK(nnt_predict(net, data_x, 5, want) == NNT_OK && nnt_predict(half, data_x, 5, y) == NNT_OK);
+        CHECKF(error_of(y, want, 5 * CLASSES, 0) < RUN_LIMIT_HALF, "%g", error_of(y, want, 5 * CLASSES, 0));
+    }
+    nnt_free(net);
+    nnt_free(half);
+}
+enum { MOST_LAYERS = 32 };
+static int health_of(nnt_net *net, nnt_layer_health *rows, char *sentence, size_t cap)
+{
+    nnt_batch b = data_batch(0, MOST_BATCH);
+    int count = 0;
+    nnt_result r = nnt_health(net, &b, rows, MOST_LAYERS, &count);
+    snprintf(sentence, cap, "%s", r ? nnt_error(net) : "");
+    return count;
+}
+static void health_is_told_of_bfloat16_too(void)
+{
+    static const float not_a_number = NAN;
+    nnt_layer_health want[MOST_LAYERS], got[MOST_LAYERS];
+    nnt_net *net = train(&run_cases[2], desc_of(&run_cases[2], "cuda"), 2, NULL), *half;
+    char text[2][512];
+    int count, i;
+    if (!has_bfloat16()) SKIP("not on this card");
+    precision_now = NNT_BF16;
+    half = train(&run_cases[2], desc_of(&run_cases[2], "cuda"), 2, NULL);
+    precision_now = NNT_FP32;
+    if (net && half) {
+        count = health_of(net, want, text[0], sizeof text[0]);
+        CHECK(count > 5 && count == health_of(half, got, text[1], sizeof text[1]));
+        CHECK_TEXT(text[0], "");
+        CHECK_TEXT(text[1], "");
+        for (i = 0; i < count; i++) {
+            CHECKF(relative(got[i].output, want[i].output) < 4 * HALF, "%s: output %g, %g", want[i].layer, got[i].output, want[i].output);
+            CHECKF(relative(got[i].weight, want[i].weight) < 4 * HALF, "%s: weight %g, %g", want[i].layer, got[i].weight, want[i].weight);
+        }
+        for (i = 0; i < 2; i++) {
+            nnt_net *sick = i ? half : net;
+            nnt_tensor *t = nnt_param(sick, "conv2d2.weight");
+            float w[8 * 8 * 9];
+            CHECK(t && nnt_tensor_size(t, -1) <= 8 * 8 * 9 && nnt_tensor_read(t, w) == NNT_OK);
+            w[5] = not_a_number;
+            CHECK(t && nnt_tensor_write(t, w) == NNT_OK);
+            health_of(sick, got, text[i], sizeof text[i]);
+        }
+        CHECK(strstr(text[0], "first non-finite value: ") != NULL);
+        CHECK_TEXT(text[1], text[0]);
+    }
+    nnt_free(net);
+    nnt_free(half);
 }
 
 /* ---- tensors ---- */
@@ -1151,6 +1303,7 @@ EMULATED(too_little_memory_is_a_sentence_and_no_leak)
 EMULATED(too_little_memory_with_cudnn_is_too)
 EMULATED(too_large_a_batch_is_told_which_would_fit)
 EMULATED(every_call_that_fails_is_an_error_and_no_leak)
+EMULATED(failures_in_bfloat16_are_too)
 EMULATED(every_call_that_fails_with_cudnn_is_too)
 EMULATED(a_kernel_that_dies_is_told_and_the_cpu_goes_on)
 EMULATED(devices_that_are_not_there)
@@ -1291,6 +1444,13 @@ static void every_call_fails_in_turn(int step)
     CHECKF(live("cuda", &l) == NNT_OK && memcmp(l.y, good.y, sizeof l.y) == 0, "%s", l.sentence);
 }
 static void every_call_that_fails_is_an_error_and_no_leak(void) { every_call_fails_in_turn(SLOW ? 13 : 1); }
+static void failures_in_bfloat16_are_too(void)
+{
+    precision_now = NNT_BF16;
+    memory_is_stepped(SLOW ? 8 : 40);
+    every_call_fails_in_turn(SLOW ? 41 : 7);
+    precision_now = NNT_FP32;
+}
 static void every_call_that_fails_with_cudnn_is_too(void)
 {
     if (!has_cudnn()) SKIP("nntrain_cuda.cu was compiled without NNT_CUDNN");
@@ -1384,6 +1544,9 @@ static void kernels_move_no_more_memory_than_they_must(void)
 #endif
     coc_count_traffic(1);
     CHECKF(live("cuda", &l) == NNT_OK, "%s", l.sentence);
+    precision_now = NNT_BF16;
+    CHECKF(live("cuda", &l) == NNT_OK, "%s", l.sentence);
+    precision_now = NNT_FP32;
     coc_count_traffic(0);
     for (i = 0; i < sizeof traffic_bounds / sizeof traffic_bounds[0]; i++) {
         const coc_traffic t = coc_traffic_of(traffic_bounds[i].kernel);
@@ -1429,12 +1592,23 @@ int main(int argc, char **argv)
     TEST(values_made_again_change_no_bit);
     TEST(predicting_in_between_changes_nothing);
     TEST(predictions_and_evaluations_equal_the_cpus);
+    TEST(runs_in_bfloat16_follow_the_cpus);
+    TEST(batches_in_parts_in_bfloat16_do_too);
+    TEST(runs_in_bfloat16_give_the_same_bits_again);
+    TEST(values_made_again_in_bfloat16_change_no_bit);
+    TEST(predicting_in_bfloat16_changes_nothing);
+    TEST(predictions_in_bfloat16_follow_the_cpus);
+    TEST(nets_learn_in_bfloat16_as_in_floats);
+    TEST(activations_in_bfloat16_take_half_the_memory);
+    TEST(what_is_given_and_taken_stays_floats);
+    TEST(health_is_told_of_bfloat16_too);
     TEST(tensors_have_the_cpus_bits);
     TEST(runs_by_cudnn_equal_the_cpus);
     TEST(too_little_memory_is_a_sentence_and_no_leak);
     TEST(too_little_memory_with_cudnn_is_too);
     TEST(too_large_a_batch_is_told_which_would_fit);
     TEST(every_call_that_fails_is_an_error_and_no_leak);
+    TEST(failures_in_bfloat16_are_too);
     TEST(every_call_that_fails_with_cudnn_is_too);
     TEST(a_kernel_that_dies_is_told_and_the_cpu_goes_on);
     TEST(devices_that_are_not_there);
