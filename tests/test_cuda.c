@@ -1013,7 +1013,7 @@ static void batches_in_parts_equal_the_cpus_whole_ones(void)
     for (i = 0; i < (int)RUN_CASES; i++) {
         nnt_compile_desc d = desc_of(&run_cases[i], "cuda");
         if (run_cases[i].logits == residual_net) continue;      /* batch norm's statistics are of the whole batch */
-        for (d.micro_batch = 1; d.micro_batch < MOST_BATCH; d.micro_batch += 2) run_equals_the_cpus(&run_cases[i], d);
+        for (d.micro_batch = 1; d.micro_batch < MOST_BATCH; d.micro_batch += precision_now == NNT_BF16 ? 4 : 2) run_equals_the_cpus(&run_cases[i], d);
     }
 }
 /* Under any order of threads, blocks and streams too, and as long as each op is launched by itself as in a graph. */
@@ -1137,7 +1137,7 @@ static void predictions_in_bfloat16_follow_the_cpus(void) { in_bfloat16(predicti
 /* The loss over the last steps of some: what chance makes of each is far below what learning does (1.6 before). */
 static double loss_after(const run_case *c, nnt_compile_desc d)
 {
-    enum { LONG = 60, LAST = 10 };
+    enum { LONG = 36, LAST = 6 };
     float losses[LONG];
     nnt_net *net = train(c, d, LONG, losses);
     double sum = 0;
