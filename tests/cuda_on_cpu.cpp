@@ -1661,7 +1661,8 @@ cudnnStatus_t cudnnConvolutionBackwardFilter(
 
 /* ============================================================================
    Race build: every access of a kernel comes here
-   For each word: the last write and the last read since the launch (global memory) or since the block began (shared).
+   For each word: the last write and the last read since the launch (global memory) or since the block began (shared);
+   of its upper half alone in a place of their own, since neighbouring threads may have a half each.
    Two accesses of which one writes collide when no barrier of their block, or operation of their warp, lies between.
    ============================================================================ */
 
@@ -1672,7 +1673,7 @@ struct Access {
     uint8_t bytes;                      /* bit mask within the word */
     bool atomic, threads, warps, blocks;        /* stands for the reads of several */
 };
-struct Word { Access write, read; };
+struct Word { Access write[2], read[2]; };
 enum Where { OWN_MEMORY, SHARED, GLOBAL };
 
 static const uintptr_t WORDS = 1024;    /* words a page */
@@ -1732,25 +1733,26 @@ static void meet(const Access &before, const Access &now, const char *what, Wher
 static void look_at_word(uintptr_t a, uint8_t bytes, bool write, bool atomic, Where w, const void *pc)
 {
     Word *word = word_at(a);
+    const int half = !(bytes & 3);
     Access now = { w == SHARED ? block_life : launch_life, block_number, epoch, running->warp_epoch, (uint16_t)running->id,
                    bytes, atomic, false, false, false };
-    if (w == SHARED && !write && word->write.life != now.life) bad("shared memory that this block has not written is read", a, pc);
-    meet(word->write, now, write ? "two writes" : "a write, then a read", w, a, pc);
+    if (w == SHARED && !write && word->write[0].life != now.life && word->write[1].life != now.life) bad("shared memory that this block has not written is read", a, pc);
+    for (const Access &before : word->write) meet(before, now, write ? "two writes" : "a write, then a read", w, a, pc);
     if (write) {
-        meet(word->read, now, "a read, then a write", w, a, pc);
-        const Access &old = word->write;
+        for (const Access &before : word->read) meet(before, now, "a read, then a write", w, a, pc);
+        const Access &old = word->write[half];
         if (old.life == now.life && old.block == now.block && old.epoch == now.epoch && old.thread == now.thread) now.bytes |= old.bytes;
-        word->write = now;
+        word->write[half] = now;
         return;
     }
-    const Access &old = word->read;
+    const Access &old = word->read[half];
     if (old.life == now.life && !ordered(old, now)) {   /* else who comes behind this read comes behind that one too */
         now.blocks = old.blocks || old.block != now.block;
         now.warps = old.warps || old.thread / 32 != now.thread / 32;
         now.threads = old.threads || old.thread != now.thread;
         now.bytes |= old.bytes;
     } else if (old.life == now.life && old.thread == now.thread && old.epoch == now.epoch) now.bytes |= old.bytes;
-    word->read = now;
+    word->read[half] = now;
 }
 static void count_access(uintptr_t a, size_t bytes, bool write, Where w, const void *pc);
 static void access(uintptr_t a, size_t bytes, bool write, bool atomic, const void *pc)
