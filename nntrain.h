@@ -1097,7 +1097,7 @@ enum {
     NNT_OPF_FEW = 64,           /* CONV..: with EXACT; at most 64 positions in all samples of a run, so that weights are what
                                    there is to read */
     NNT_OPF_HALF = 128,         /* X, X2, Y, MASK, GY and GX are bfloat16, 2 bytes a value, but for an X of bytes; all else is
-                                   floats. Every op of a net, where the backend's precision answers 2; never otherwise */
+                                   floats. Every op of a net but GRAD_NORM and UPDATE, where the backend's precision answers 2 */
     NNT_OPF_FLOAT_X = 256,      /* COPY, with HALF: X is floats: a batch on its way in */
     NNT_OPF_FLOAT_Y = 512       /* COPY, with HALF: Y is floats: predictions on their way out */
 };
@@ -12256,7 +12256,7 @@ static int nnti_emit(nnti_lowering *l, int kind, int node)
     op->node = node + 1;
     op->stream = (uint32_t)(node + 1);
     op->precision = l->precision;
-    op->flags |= l->element == NNTI_HALF ? NNT_OPF_HALF : 0;
+    if (l->element == (size_t)NNTI_HALF) op->flags |= NNT_OPF_HALF;
     op->flops = n->flops;
     op->block = nnti_is_loss(n) || l->block < NNTI_BLOCK_LEAST ? 0 : l->block;
     if (kind == NNT_OP_CONV_POOL || kind == NNT_OP_CONV_POOL_DATA || kind == NNT_OP_CONV_POOL_WEIGHT || kind == NNT_OP_BN_POOL || kind == NNT_OP_BN_POOL_GRAD) {
@@ -13665,7 +13665,7 @@ static nnt_result nnti_plan_program(nnt_net *net, nnti_plan *plan, int program, 
     l.block = nnti_net_block(net, w->on);
     l.training = program == 0;
     l.precision = w->desc->precision;
-    l.element = nnti_precision_of(w->on, l.precision) == 2 ? NNTI_HALF : sizeof(float);
+    l.element = nnti_precision_of(w->on, l.precision) == 2 ? (size_t)NNTI_HALF : sizeof(float);
     l.p = program ? &plan->predict : &plan->train;
     l.values = program ? &plan->predict_values : &plan->train_values;
     l.value_cap = program ? &plan->predict_value_cap : &plan->train_value_cap;
@@ -21203,7 +21203,7 @@ static void nnti_widen_halves(float *x, int64_t count)
 static nnt_result nnti_inspect_fetch_written(nnti_inspector *s, const nnti_written *w)
 {
     const int64_t count = (w->samples - 1) * w->stride + w->first + w->count;
-    nnt_result r = nnti_inspect_fetch(s, w->at, (size_t)count * (w->half ? NNTI_HALF : sizeof(float)));
+    nnt_result r = nnti_inspect_fetch(s, w->at, (size_t)count * (w->half ? (size_t)NNTI_HALF : sizeof(float)));
     if (!r && w->half) nnti_widen_halves(s->buffer, count);
     return r;
 }
