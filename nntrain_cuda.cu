@@ -10,10 +10,12 @@
    capability 7.5 (Turing) or newer, and a program without NNT_STATIC.
 
    CONFIGURATION
-     NNT_CUDA_CHUNK      (32 << 20)   bytes of a column matrix that lies in memory at one time; see >>conv
+     NNT_CUDA_CHUNK      (32 << 20)   bytes of a column matrix, or of tiles' transforms, that lie in memory at one time; see
+                                      >>conv and >>winograd
      NNT_CUDA_AHEAD      (64 << 10)   uploads from so many bytes on overlap with what runs; see >>backend
      NNT_CUDA_NO_GRAPH   not defined  kernels are launched one by one, not replayed as a graph
      NNT_CUDA_SYNC       not defined  waits for every op, so that any failure is told with its op; implies NO_GRAPH
+     NNT_EXACT_CONV      not defined  as in nntrain.h: no convolution by Winograd's products
      NNT_CUDNN           not defined  convolutions by cuDNN (9 or newer; -lcudnn) where it has an algorithm: see >>cudnn
      NNT_CUDNN_BYTES     (64 << 20)   workspace that such an algorithm may take
 
@@ -71,6 +73,11 @@
 /* How kernels are launched; tests compile this file for the CPU and define both for that. */
 #ifndef NNT_LAUNCH
 #  define NNT_LAUNCH(kernel, grid, block, shared, stream, ...) kernel<<<(grid), (block), (shared), (stream)>>>(__VA_ARGS__)
+#endif
+#if defined(__CUDACC__)
+#  define NNTI_CUDA_UNROLL _Pragma("unroll")        /* loops over arrays that have to be registers */
+#else
+#  define NNTI_CUDA_UNROLL
 #endif
 #ifndef NNT_CUDA_CHUNK
 #  define NNT_CUDA_CHUNK (32 << 20)
@@ -1502,6 +1509,494 @@ void nnti_cudnn_close(nnti_cuda *) {}
 #endif
 
 /* ============================================================================
+   >>winograd   Convolutions 3x3 of stride 1 with fewer multiplications. CPU: >>winograd of nntrain.h
+   Lavin and Gray, arXiv 1509.09308. A tile of M x M results comes from a window d of (M + 2) x (M + 2) values by
+
+       y = A' [sum over channels of (G w G') . (B' d B)] A        . multiplies element by element
+
+   so that all channels, filters and tiles are one product for each of the window's 36 elements (16 for M = 2): a strided
+   batch. The gradient of the input is such a convolution of gy by the weights turned by half a turn; that of the weights is the
+   adjoint map, gw = G' [sum over tiles of (A gy A') . (B' d B)] G.
+
+   Only in f32, where multiplications are what takes the time: M = 4 makes 4 times fewer of them, and moves 44 bytes for each
+   channel and position where a column matrix has 80 and M = 2 has 72. Tensor cores have multiplications to spare, and would round
+   the transforms. M = 2 is for maps of at most 4x4, which larger tiles would not fill: its weights are 16 products and not 36.
+   Points are the CPU's, 0, +-5/8, +-3/2 and infinity for M = 4, whose error is half of that with the usual 1 and 2.
+
+   The workspace holds the weights' transforms [element][filter][channel], then for a chunk of tiles, counted through samples,
+   rows and columns, those of the windows [element][channel][tile] and of the results [element][filter][tile], which have NNT_CUDA_CHUNK
+   bytes at most (or 32 tiles) and stay in the L2 cache. A tile's results don't depend on the chunk that it is in.
+   ============================================================================ */
+
+enum {
+    NNTI_CUDA_WINO_LEAST = 16,              /* channels and filters, as on the CPU: with less the sums bound nothing */
+    NNTI_CUDA_WINO_MOST = 1 << 20,          /* channels x filters: their transforms have 151 MB then */
+    NNTI_CUDA_WINO_LINE = 32                /* tiles: what chunks are multiples of, and rows of transforms are aligned to */
+};
+/* Results along a tile's side; 0: not by Winograd. Few positions are marked EXACT by the lowering: their time is the weights'. */
+int nnti_cuda_wino_side(const nnt_op *op)
+{
+#if !defined(NNT_EXACT_CONV)
+    if (op->precision == NNT_FP32 && !(op->flags & NNT_OPF_EXACT) && op->kernel_h == 3 && op->kernel_w == 3 && op->groups == 1
+        && op->stride_h == 1 && op->stride_w == 1 && op->dilation_h == 1 && op->dilation_w == 1 && op->pad_h < 3 && op->pad_w < 3
+        && op->in_c >= NNTI_CUDA_WINO_LEAST && op->out_c >= NNTI_CUDA_WINO_LEAST && (int64_t)op->in_c * op->out_c <= NNTI_CUDA_WINO_MOST)
+        return op->in_h > 4 || op->in_w > 4 ? 4 : 2;
+#endif
+    (void)op;
+    return 0;
+}
+
+/* ---- one side of each map: y = L x for a line of `from` values. Powers of the points are exact. ---- */
+
+#define NNTI_CUDA_P2 0.390625f              /* (5/8)^2 */
+#define NNTI_CUDA_Q2 2.25f                  /* (3/2)^2 */
+#define NNTI_CUDA_N0 (1.0f / (NNTI_CUDA_P2 * NNTI_CUDA_Q2))
+#define NNTI_CUDA_NP (0.5f / (NNTI_CUDA_P2 * (NNTI_CUDA_P2 - NNTI_CUDA_Q2)))
+#define NNTI_CUDA_NQ (0.5f / (NNTI_CUDA_Q2 * (NNTI_CUDA_Q2 - NNTI_CUDA_P2)))
+
+template <int M> struct nnti_cuda_wino_data;        /* B': a window's line */
+template <> struct nnti_cuda_wino_data<4> {
+    enum { from = 6, to = 6 };
+    static __device__ __forceinline__ void run(const float *x, float *y)
+    {
+        const float e = x[4] - NNTI_CUDA_Q2 * x[2], o = 0.625f * (x[3] - NNTI_CUDA_Q2 * x[1]);
+        const float f = x[4] - NNTI_CUDA_P2 * x[2], g = 1.5f * (x[3] - NNTI_CUDA_P2 * x[1]);
+        y[0] = NNTI_CUDA_P2 * NNTI_CUDA_Q2 * x[0] + (x[4] - (NNTI_CUDA_P2 + NNTI_CUDA_Q2) * x[2]);
+        y[1] = e + o;
+        y[2] = e - o;
+        y[3] = f + g;
+        y[4] = f - g;
+        y[5] = NNTI_CUDA_P2 * NNTI_CUDA_Q2 * x[1] + (x[5] - (NNTI_CUDA_P2 + NNTI_CUDA_Q2) * x[3]);
+    }
+};
+template <> struct nnti_cuda_wino_data<2> {
+    enum { from = 4, to = 4 };
+    static __device__ __forceinline__ void run(const float *x, float *y)
+    {
+        y[0] = x[2] - x[0];
+        y[1] = x[1] + x[2];
+        y[2] = x[2] - x[1];
+        y[3] = x[3] - x[1];
+    }
+};
+template <int M> struct nnti_cuda_wino_kernel;      /* G: weights */
+template <> struct nnti_cuda_wino_kernel<4> {
+    enum { from = 3, to = 6 };
+    static __device__ __forceinline__ void run(const float *x, float *y)
+    {
+        const float e = (x[0] + NNTI_CUDA_P2 * x[2]) * NNTI_CUDA_NP, o = 0.625f * NNTI_CUDA_NP * x[1];
+        const float f = (x[0] + NNTI_CUDA_Q2 * x[2]) * NNTI_CUDA_NQ, g = 1.5f * NNTI_CUDA_NQ * x[1];
+        y[0] = x[0] * NNTI_CUDA_N0;
+        y[1] = e + o;
+        y[2] = e - o;
+        y[3] = f + g;
+        y[4] = f - g;
+        y[5] = x[2];
+    }
+};
+template <> struct nnti_cuda_wino_kernel<2> {
+    enum { from = 3, to = 4 };
+    static __device__ __forceinline__ void run(const float *x, float *y)
+    {
+        const float e = (x[0] + x[2]) * 0.5f, o = x[1] * 0.5f;
+        y[0] = -x[0];
+        y[1] = e + o;
+        y[2] = e - o;
+        y[3] = x[2];
+    }
+};
+template <int M> struct nnti_cuda_wino_result;      /* A': sums of products */
+template <> struct nnti_cuda_wino_result<4> {
+    enum { from = 6, to = 4 };
+    static __device__ __forceinline__ void run(const float *x, float *y)
+    {
+        const float e = x[1] + x[2], o = 0.625f * (x[1] - x[2]), f = x[3] + x[4], g = 1.5f * (x[3] - x[4]);
+        y[0] = x[0] + (e + f);
+        y[1] = o + g;
+        y[2] = NNTI_CUDA_P2 * e + NNTI_CUDA_Q2 * f;
+        y[3] = NNTI_CUDA_P2 * o + (NNTI_CUDA_Q2 * g + x[5]);
+    }
+};
+template <> struct nnti_cuda_wino_result<2> {
+    enum { from = 4, to = 2 };
+    static __device__ __forceinline__ void run(const float *x, float *y)
+    {
+        y[0] = x[0] + (x[1] + x[2]);
+        y[1] = (x[1] - x[2]) + x[3];
+    }
+};
+template <int M> struct nnti_cuda_wino_spread;      /* A: a gradient of results */
+template <> struct nnti_cuda_wino_spread<4> {
+    enum { from = 4, to = 6 };
+    static __device__ __forceinline__ void run(const float *x, float *y)
+    {
+        const float e = x[0] + NNTI_CUDA_P2 * x[2], o = 0.625f * (x[1] + NNTI_CUDA_P2 * x[3]);
+        const float f = x[0] + NNTI_CUDA_Q2 * x[2], g = 1.5f * (x[1] + NNTI_CUDA_Q2 * x[3]);
+        y[0] = x[0];
+        y[1] = e + o;
+        y[2] = e - o;
+        y[3] = f + g;
+        y[4] = f - g;
+        y[5] = x[3];
+    }
+};
+template <> struct nnti_cuda_wino_spread<2> {
+    enum { from = 2, to = 4 };
+    static __device__ __forceinline__ void run(const float *x, float *y)
+    {
+        y[0] = x[0];
+        y[1] = x[0] + x[1];
+        y[2] = x[0] - x[1];
+        y[3] = x[1];
+    }
+};
+template <int M> struct nnti_cuda_wino_weight;      /* G': sums of products, for the gradient of weights */
+template <> struct nnti_cuda_wino_weight<4> {
+    enum { from = 6, to = 3 };
+    static __device__ __forceinline__ void run(const float *x, float *y)
+    {
+        const float e = (x[1] + x[2]) * NNTI_CUDA_NP, o = (x[1] - x[2]) * (0.625f * NNTI_CUDA_NP);
+        const float f = (x[3] + x[4]) * NNTI_CUDA_NQ, g = (x[3] - x[4]) * (1.5f * NNTI_CUDA_NQ);
+        y[0] = NNTI_CUDA_N0 * x[0] + (e + f);
+        y[1] = o + g;
+        y[2] = NNTI_CUDA_P2 * e + (NNTI_CUDA_Q2 * f + x[5]);
+    }
+};
+template <> struct nnti_cuda_wino_weight<2> {
+    enum { from = 4, to = 3 };
+    static __device__ __forceinline__ void run(const float *x, float *y)
+    {
+        const float e = (x[1] + x[2]) * 0.5f;
+        y[0] = e - x[0];
+        y[1] = (x[1] - x[2]) * 0.5f;
+        y[2] = e + x[3];
+    }
+};
+#undef NNTI_CUDA_P2
+#undef NNTI_CUDA_Q2
+#undef NNTI_CUDA_N0
+#undef NNTI_CUDA_NP
+#undef NNTI_CUDA_NQ
+
+/* Both sides, y = L x L': get(i, j) gives x[i][j], put(i, y) takes a row. All loops are unrolled: a thread keeps its tile in
+   registers. */
+template <class L, class Get, class Put> __device__ __forceinline__ void nnti_cuda_wino_both(const Get &get, const Put &put)
+{
+    float t[L::to][L::from];
+    NNTI_CUDA_UNROLL
+    for (int j = 0; j < L::from; j++) {
+        float x[L::from], y[L::to];
+        NNTI_CUDA_UNROLL
+        for (int i = 0; i < L::from; i++) x[i] = get(i, j);
+        L::run(x, y);
+        NNTI_CUDA_UNROLL
+        for (int i = 0; i < L::to; i++) t[i][j] = y[i];
+    }
+    NNTI_CUDA_UNROLL
+    for (int i = 0; i < L::to; i++) {
+        float y[L::to];
+        L::run(t[i], y);
+        put(i, y);
+    }
+}
+
+/* ---- kernels: a thread for each channel of a tile, or each filter of a channel ---- */
+
+/* A chunk: which tiles of which map. Threads i are [channel][tile], `line` tiles, of which those from `count` on do nothing. */
+struct nnti_cuda_wino_chunk {
+    int channels, h, w, count, first;       /* first: tile of the first sample, whose maps the pointers point to */
+    nnti_cuda_divisor line, down, across;
+};
+struct nnti_cuda_wino_place { int64_t plane; int channel, row, column; };       /* of a tile: its sample's and channel's map */
+
+template <class I> __device__ __forceinline__ bool nnti_cuda_wino_find(const nnti_cuda_wino_chunk &k, I i, nnti_cuda_wino_place *at)
+{
+    I c = i, n = nnti_cuda_split(&c, k.line);
+    if (n >= (I)k.count) return false;
+    n += (I)k.first;
+    at->column = (int)nnti_cuda_split(&n, k.across);
+    at->row = (int)nnti_cuda_split(&n, k.down);
+    at->channel = (int)c;
+    at->plane = ((int64_t)n * k.channels + (int64_t)c) * k.h * k.w;
+    return true;
+}
+/* v[element][channel][tile] = L x L' for windows of x, or tiles of gy, from row M t - pad_h on; values outside are 0 */
+template <class L, int M> struct nnti_cuda_wino_read {
+    nnti_cuda_wino_chunk k;
+    const float *x;
+    float *v;
+    int pad_h, pad_w;
+    int64_t element;                        /* floats of one */
+    template <class I> __device__ void operator()(I i) const
+    {
+        nnti_cuda_wino_place at;
+        if (!nnti_cuda_wino_find(k, i, &at)) return;
+        const int top = at.row * M - pad_h, left = at.column * M - pad_w, h = k.h, w = k.w;
+        const int64_t step = element;
+        const float *from = x + at.plane;
+        float *to = v + i;
+        nnti_cuda_wino_both<L>(
+            [=](int r, int s) {
+                const int ih = top + r, iw = left + s;
+                return ih >= 0 && ih < h && iw >= 0 && iw < w ? from[ih * w + iw] : 0.0f;
+            },
+            [=](int r, const float *y) {
+                NNTI_CUDA_UNROLL
+                for (int s = 0; s < L::to; s++) to[(r * L::to + s) * step] = y[s];
+            });
+    }
+};
+/* Where results go, and what becomes of them on the way: bias, what is there already, max(., 0), the mask. NULL: none */
+struct nnti_cuda_wino_end {
+    float *y;
+    const float *bias, *mask;
+    int relu, adds;
+};
+/* y = A' v A, then all of that. vector: rows are whole fours. */
+template <int M> struct nnti_cuda_wino_write {
+    nnti_cuda_wino_chunk k;
+    const float *v;
+    nnti_cuda_wino_end to;
+    int vector;
+    int64_t element;
+    __device__ __forceinline__ float finish(float v, float b, float old, float mask) const
+    {
+        v = v + b + old;
+        if (to.relu && v < 0) v = 0;
+        return mask > 0 ? v : 0;
+    }
+    __device__ __forceinline__ void four(int64_t at, const float (&r)[4], float b) const
+    {
+        const float4 old = nnti_cuda_get4(to.adds ? (const float *)to.y : NULL, at / 4);
+        const float4 mask = to.mask ? nnti_cuda_load4(to.mask, at / 4) : make_float4(1, 1, 1, 1);
+        nnti_cuda_store4(to.y, at / 4, make_float4(finish(r[0], b, old.x, mask.x), finish(r[1], b, old.y, mask.y),
+                                                    finish(r[2], b, old.z, mask.z), finish(r[3], b, old.w, mask.w)));
+    }
+    __device__ __forceinline__ void four(int64_t, const float (&)[2], float) const {}      /* tiles of 2 don't have them */
+    template <class I> __device__ void operator()(I i) const
+    {
+        nnti_cuda_wino_place at;
+        if (!nnti_cuda_wino_find(k, i, &at)) return;
+        const int row = at.row * M, column = at.column * M, width = k.w - column;
+        const int64_t step = element, first = at.plane + (int64_t)row * k.w + column;
+        const float *from = v + i, b = to.bias ? to.bias[at.channel] : 0;
+        nnti_cuda_wino_both<nnti_cuda_wino_result<M> >(
+            [&](int r, int s) { return from[(r * (M + 2) + s) * step]; },
+            [&](int r, const float (&y)[M]) {
+                const int64_t start = first + (int64_t)r * k.w;
+                if (row + r >= k.h) return;
+                if (M == 4 && vector) { four(start, y, b); return; }
+                NNTI_CUDA_UNROLL
+                for (int s = 0; s < M; s++)
+                    if (s < width)
+                        to.y[start + s] = finish(y[s], b, to.adds ? to.y[start + s] : 0, to.mask ? to.mask[start + s] : 1);
+            });
+    }
+};
+/* u[element][filter][channel] = G w G', turned by half a turn for the gradient of the input. Threads: filter, channel. */
+template <int M> struct nnti_cuda_wino_weights {
+    const float *w;
+    float *u;
+    int turned;
+    int64_t element;
+    template <class I> __device__ void operator()(I i) const
+    {
+        const int64_t step = element;
+        const float *from = w + (int64_t)i * 9 + (turned ? 8 : 0);
+        const int next = turned ? -1 : 1;
+        float *to = u + i;
+        nnti_cuda_wino_both<nnti_cuda_wino_kernel<M> >(
+            [=](int r, int s) { return from[(r * 3 + s) * next]; },
+            [=](int r, const float *y) {
+                NNTI_CUDA_UNROLL
+                for (int s = 0; s < M + 2; s++) to[(r * (M + 2) + s) * step] = y[s];
+            });
+    }
+};
+/* gw (+)= G' sums G. Threads: filter, channel. */
+template <int M> struct nnti_cuda_wino_weight_gradient {
+    const float *sums;
+    float *gw;
+    int adds;
+    int64_t element;
+    template <class I> __device__ void operator()(I i) const
+    {
+        const int64_t step = element;
+        const float *from = sums + i;
+        float *to = gw + (int64_t)i * 9;
+        const int add = adds;
+        nnti_cuda_wino_both<nnti_cuda_wino_weight<M> >(
+            [=](int r, int s) { return from[(r * (M + 2) + s) * step]; },
+            [=](int r, const float *y) {
+                NNTI_CUDA_UNROLL
+                for (int s = 0; s < 3; s++) to[r * 3 + s] = add ? to[r * 3 + s] + y[s] : y[s];
+            });
+    }
+};
+
+/* ---- what the host does ---- */
+
+/* A map of op, cut in tiles that begin at -pad. */
+struct nnti_cuda_wino_map { int channels, h, w, pad_h, pad_w; };
+
+nnti_cuda_wino_map nnti_cuda_wino_in(const nnt_op *op, int pad_h, int pad_w)
+{
+    nnti_cuda_wino_map m = { op->in_c, op->in_h, op->in_w, pad_h, pad_w };
+    return m;
+}
+nnti_cuda_wino_map nnti_cuda_wino_out(const nnt_op *op, int pad_h, int pad_w)
+{
+    nnti_cuda_wino_map m = { op->out_c, op->out_h, op->out_w, pad_h, pad_w };
+    return m;
+}
+/* How `samples` maps are cut: tiles down and across each, tiles of a chunk, room for those of fewer samples too. Floats of the
+   weights' transforms. */
+struct nnti_cuda_wino { int elements, down, across, each, room; int64_t tiles, weights; };
+
+nnti_cuda_wino nnti_cuda_wino_cut(const nnt_op *op, int64_t samples, nnti_cuda_wino_map m)
+{
+    const int64_t side = nnti_cuda_wino_side(op), line = NNTI_CUDA_WINO_LINE;
+    nnti_cuda_wino p;
+    int64_t most, chunks;
+    p.elements = (int)((side + 2) * (side + 2));
+    p.down = (int)((m.h + side - 1) / side);
+    p.across = (int)((m.w + side - 1) / side);
+    p.tiles = samples * p.down * p.across;
+    p.weights = (p.elements * (int64_t)op->in_c * op->out_c + 63) / 64 * 64;
+    most = NNT_CUDA_CHUNK / (p.elements * ((int64_t)op->in_c + op->out_c) * (int64_t)sizeof(float));
+    most = nnti_cuda_max(1, most / line) * line;
+    chunks = (p.tiles + most - 1) / most;                       /* of one size, since a small rest makes a slow product */
+    p.each = (int)(((p.tiles + chunks - 1) / chunks + line - 1) / line * line);
+    p.room = (int)nnti_cuda_min(most, (p.tiles + line - 1) / line * line);
+    return p;
+}
+size_t nnti_cuda_wino_bytes(const nnt_op *op, int samples, nnti_cuda_wino_map m)
+{
+    const nnti_cuda_wino p = nnti_cuda_wino_cut(op, samples, m);
+    return nnti_cuda_round((size_t)(p.weights + (int64_t)p.elements * (op->in_c + op->out_c) * p.room) * sizeof(float));
+}
+/* The tiles of m from `first` on, and in *start where its sample begins. */
+nnti_cuda_wino_chunk nnti_cuda_wino_chunk_of(const nnti_cuda_wino *p, nnti_cuda_wino_map m, int64_t first, int64_t *start)
+{
+    const int64_t a_sample = (int64_t)p->down * p->across;
+    nnti_cuda_wino_chunk k;
+    k.channels = m.channels;
+    k.h = m.h;
+    k.w = m.w;
+    k.count = (int)nnti_cuda_min(p->each, p->tiles - first);
+    k.first = (int)(first % a_sample);
+    k.line = nnti_cuda_divide_by(p->each);
+    k.down = nnti_cuda_divide_by(p->down);
+    k.across = nnti_cuda_divide_by(p->across);
+    *start = first / a_sample * m.channels * m.h * m.w;
+    return k;
+}
+template <class L, int M> nnt_result nnti_cuda_wino_run_read(nnti_cuda *d, const nnt_op *op, const nnti_cuda_wino *p, nnti_cuda_wino_map m,
+                                                             int64_t first, const float *x, float *v)
+{
+    nnti_cuda_wino_read<L, M> f;
+    int64_t start;
+    f.k = nnti_cuda_wino_chunk_of(p, m, first, &start);
+    f.x = x + start;
+    f.v = v;
+    f.pad_h = m.pad_h;
+    f.pad_w = m.pad_w;
+    f.element = (int64_t)m.channels * p->each;
+    return nnti_cuda_run_each(d, op, f, f.element);
+}
+template <int M> nnt_result nnti_cuda_wino_run_write(nnti_cuda *d, const nnt_op *op, const nnti_cuda_wino *p, nnti_cuda_wino_map m,
+                                                     int64_t first, const float *v, nnti_cuda_wino_end to)
+{
+    nnti_cuda_wino_write<M> f;
+    int64_t start;
+    f.k = nnti_cuda_wino_chunk_of(p, m, first, &start);
+    f.v = v;
+    f.to = to;
+    f.to.y += start;
+    if (to.mask) f.to.mask += start;
+    f.vector = m.w % 4 == 0 && nnti_cuda_aligned(f.to.y) && nnti_cuda_aligned(f.to.mask);
+    f.element = (int64_t)m.channels * p->each;
+    return nnti_cuda_run_each(d, op, f, f.element);
+}
+/* x convolved with w, of which a row is a filter; turned: gy with w turned, of which a column is one. */
+template <int M> nnt_result nnti_cuda_wino_convolve(nnti_cuda *d, const nnt_op *op, int count, const float *x, nnti_cuda_wino_map in,
+                                                    nnti_cuda_wino_map out, nnti_cuda_wino_end to, int turned)
+{
+    const nnti_cuda_wino p = nnti_cuda_wino_cut(op, count, out);
+    const int64_t weights = (int64_t)op->in_c * op->out_c;
+    float *u = (float *)op->workspace, *v = u + p.weights, *sums = v + (int64_t)p.elements * in.channels * p.each;
+    nnti_cuda_wino_weights<M> f = { nnti_cuda_in(op, NNT_W), u, turned, weights };
+    NNTI_CUDA_DO(nnti_cuda_run_each(d, op, f, weights));
+    for (int64_t first = 0; first < p.tiles; first += p.each) {
+        nnti_cuda_product g = nnti_cuda_product_new<float, float>((int)nnti_cuda_min(p.each, p.tiles - first), out.channels, in.channels);
+        g.a = v;
+        g.lda = g.ldc = p.each;
+        g.step_a = (int64_t)in.channels * p.each;
+        g.tb = turned;
+        g.b = u;
+        g.ldb = op->in_c;
+        g.step_b = weights;
+        g.c = sums;
+        g.step_c = (int64_t)out.channels * p.each;
+        g.batch = p.elements;
+        NNTI_CUDA_DO((nnti_cuda_wino_run_read<nnti_cuda_wino_data<M>, M>(d, op, &p, in, first, x, v)));
+        NNTI_CUDA_DO(nnti_cuda_multiply(d, op, &g));
+        NNTI_CUDA_DO(nnti_cuda_wino_run_write<M>(d, op, &p, out, first, sums, to));
+    }
+    return NNT_OK;
+}
+/* y = convolution of x */
+nnt_result nnti_cuda_wino_forward(nnti_cuda *d, const nnt_op *op, int count, const float *bias, int relu)
+{
+    const nnti_cuda_wino_map in = nnti_cuda_wino_in(op, op->pad_h, op->pad_w), out = nnti_cuda_wino_out(op, 0, 0);
+    const nnti_cuda_wino_end to = { nnti_cuda_out(op, NNT_Y), bias, NULL, relu, 0 };
+    const float *x = nnti_cuda_in(op, NNT_X);
+    return nnti_cuda_wino_side(op) == 4 ? nnti_cuda_wino_convolve<4>(d, op, count, x, in, out, to, 0)
+                                        : nnti_cuda_wino_convolve<2>(d, op, count, x, in, out, to, 0);
+}
+/* gx (+)= convolution of gy, then the mask; each value of the mask is read where gx goes over it */
+nnt_result nnti_cuda_wino_backward_data(nnti_cuda *d, const nnt_op *op, int count)
+{
+    const nnti_cuda_wino_map in = nnti_cuda_wino_out(op, 2 - op->pad_h, 2 - op->pad_w), out = nnti_cuda_wino_in(op, 0, 0);
+    const nnti_cuda_wino_end to = { nnti_cuda_out(op, NNT_GX), NULL, nnti_cuda_mask<float>(op), 0, nnti_cuda_adds(op) };
+    const float *gy = nnti_cuda_in(op, NNT_GY);
+    return nnti_cuda_wino_side(op) == 4 ? nnti_cuda_wino_convolve<4>(d, op, count, gy, in, out, to, 1)
+                                        : nnti_cuda_wino_convolve<2>(d, op, count, gy, in, out, to, 1);
+}
+/* gw (+)= gradient of the weights. Sums [element][filter][channel] go over the chunks in order. */
+template <int M> nnt_result nnti_cuda_wino_weight_sums(nnti_cuda *d, const nnt_op *op, int count, int accumulate)
+{
+    const nnti_cuda_wino_map in = nnti_cuda_wino_in(op, op->pad_h, op->pad_w), out = nnti_cuda_wino_out(op, 0, 0);
+    const nnti_cuda_wino p = nnti_cuda_wino_cut(op, count, out);
+    const int64_t weights = (int64_t)op->in_c * op->out_c;
+    float *sums = (float *)op->workspace, *v = sums + p.weights, *z = v + (int64_t)p.elements * in.channels * p.each;
+    nnti_cuda_wino_weight_gradient<M> f = { sums, nnti_cuda_out(op, NNT_GW), accumulate, weights };
+    for (int64_t first = 0; first < p.tiles; first += p.each) {
+        nnti_cuda_product g = nnti_cuda_product_new<float, float>(op->in_c, op->out_c, (int)nnti_cuda_min(p.each, p.tiles - first));
+        g.ta = 1;
+        g.a = v;
+        g.b = z;
+        g.lda = g.ldb = p.each;
+        g.step_a = (int64_t)in.channels * p.each;
+        g.step_b = (int64_t)out.channels * p.each;
+        g.c = sums;
+        g.ldc = op->in_c;
+        g.step_c = weights;
+        g.batch = p.elements;
+        g.beta = first ? 1.0f : 0.0f;
+        NNTI_CUDA_DO((nnti_cuda_wino_run_read<nnti_cuda_wino_data<M>, M>(d, op, &p, in, first, nnti_cuda_in(op, NNT_X), v)));
+        NNTI_CUDA_DO((nnti_cuda_wino_run_read<nnti_cuda_wino_spread<M>, M>(d, op, &p, out, first, nnti_cuda_in(op, NNT_GY), z)));
+        NNTI_CUDA_DO(nnti_cuda_multiply(d, op, &g));
+    }
+    return nnti_cuda_run_each(d, op, f, weights);
+}
+nnt_result nnti_cuda_wino_backward_weight(nnti_cuda *d, const nnt_op *op, int count, int accumulate)
+{
+    return nnti_cuda_wino_side(op) == 4 ? nnti_cuda_wino_weight_sums<4>(d, op, count, accumulate)
+                                        : nnti_cuda_wino_weight_sums<2>(d, op, count, accumulate);
+}
+
+/* ============================================================================
    >>conv   Convolutions: products with column matrices, own kernels for small groups
    y[n][f][oh][ow] = b[f] + sum_{c,r,s} w[f][c][r][s] x[n][c][oh sh + r dh - ph][ow sw + s dw - pw], x being 0 outside.
    The column matrix col[c,r,s][n,oh,ow] holds the x that each weight meets. It is never there as a whole: a tile of some
@@ -1743,8 +2238,9 @@ template <class T> struct nnti_cuda_direct_weight {
 
 size_t nnti_cuda_conv_bytes(const nnti_cuda *d, const nnt_op *op, int batch)
 {
-    const size_t own = nnti_cuda_is_direct(op) ? 0 : nnti_cuda_factor_bytes(op, nnti_cuda_weights(op))
-                     + (nnti_cuda_is_pointwise(op) ? 0 : nnti_cuda_cut(op, batch, 0, 0).bytes);
+    const size_t columns = nnti_cuda_is_pointwise(op) ? 0
+        : nnti_cuda_wino_side(op) ? nnti_cuda_wino_bytes(op, batch, nnti_cuda_wino_out(op, 0, 0)) : nnti_cuda_cut(op, batch, 0, 0).bytes;
+    const size_t own = nnti_cuda_is_direct(op) ? 0 : nnti_cuda_factor_bytes(op, nnti_cuda_weights(op)) + columns;
     return nnti_cuda_max_size(own, nnti_cudnn_bytes(d, op, NNTI_CUDNN_FORWARD, batch));
 }
 /* A product for each group: y = w a, a being x or columns with `lda` between its rows. */
@@ -1789,6 +2285,7 @@ template <class T, class C> nnt_result nnti_cuda_conv_forward(nnti_cuda *d, cons
         NNTI_CUDA_DO(nnti_cuda_conv_products(d, op, w, x, (int)nnti_cuda_in_plane(op), in, y, (int)nnti_cuda_out_plane(op), count));
         return nnti_cuda_add_bias(d, op, y, bias, relu, count, op->out_c, nnti_cuda_out_plane(op));
     }
+    if (nnti_cuda_wino_side(op)) return nnti_cuda_wino_forward(d, op, count, bias, relu);
     const nnti_cuda_tiles t = nnti_cuda_cut(op, count, 0, 0);
     for (int n = 0; n < count; n += t.samples) {
         const int samples = (int)nnti_cuda_min(t.samples, count - n);
@@ -1820,9 +2317,9 @@ size_t nnti_cuda_over_bytes(const nnt_op *op, int count)
 }
 size_t nnti_cuda_conv_data_bytes(const nnti_cuda *d, const nnt_op *op, int batch)
 {
-    const size_t over = nnti_cuda_over_bytes(op, batch);
-    const size_t own = nnti_cuda_is_direct(op) ? 0 : nnti_cuda_factor_bytes(op, nnti_cuda_weights(op))
-                     + (nnti_cuda_data_in_place(op) ? 0 : nnti_cuda_cut(op, batch, 0, 1).bytes);
+    const size_t over = nnti_cuda_over_bytes(op, batch), columns = nnti_cuda_data_in_place(op) ? 0
+        : nnti_cuda_wino_side(op) ? nnti_cuda_wino_bytes(op, batch, nnti_cuda_wino_in(op, 0, 0)) : nnti_cuda_cut(op, batch, 0, 1).bytes;
+    const size_t own = nnti_cuda_is_direct(op) ? 0 : nnti_cuda_factor_bytes(op, nnti_cuda_weights(op)) + columns;
     return nnti_cuda_max_size(own, over + nnti_cudnn_bytes(d, op, NNTI_CUDNN_DATA, over ? nnti_cuda_over_samples(op, batch) : batch));
 }
 /* A product for each group: columns = w^T gy, `positions` of each sample from gy on. */
@@ -1884,6 +2381,7 @@ template <class T> nnt_result nnti_cuda_own_data(nnti_cuda *d, const nnt_op *op,
     if (nnti_cuda_data_in_place(op))
         return nnti_cuda_data_products(d, op, w, nnti_cuda_in<T>(op, NNT_GY), (int)nnti_cuda_out_plane(op), nnti_cuda_out<T>(op, NNT_GX),
                                        (int)nnti_cuda_in_plane(op), nnti_cuda_in_size(op), count, nnti_cuda_adds(op) ? 1.0f : 0.0f);
+    if (nnti_cuda_wino_side(op)) return nnti_cuda_wino_backward_data(d, op, count);
     const nnti_cuda_tiles t = nnti_cuda_cut(op, count, 0, 1);
     for (int n = 0; n < count; n += t.samples)
         for (int row = 0; row < op->in_h; row += t.rows)
@@ -1929,8 +2427,9 @@ template <class T> nnt_result nnti_cuda_conv_data(nnti_cuda *d, const nnt_op *op
 size_t nnti_cuda_conv_weight_bytes(const nnti_cuda *d, const nnt_op *op, int batch)
 {
     const size_t sums = nnti_cuda_reduce_bytes(batch * nnti_cuda_out_plane(op));
-    const size_t own = nnti_cuda_is_direct(op) ? sums : nnti_cuda_max_size(sums, nnti_cuda_cut(op, batch, op->out_c, 0).bytes);
-    return nnti_cuda_max_size(own, nnti_cudnn_bytes(d, op, NNTI_CUDNN_WEIGHT, batch));
+    const size_t own = nnti_cuda_is_direct(op) ? 0
+        : nnti_cuda_wino_side(op) ? nnti_cuda_wino_bytes(op, batch, nnti_cuda_wino_out(op, 0, 0)) : nnti_cuda_cut(op, batch, op->out_c, 0).bytes;
+    return nnti_cuda_max_size(nnti_cuda_max_size(sums, own), nnti_cudnn_bytes(d, op, NNTI_CUDNN_WEIGHT, batch));
 }
 /* One tile: gw = gy col^T + beta gw. The tile's part of gy lies behind its columns, arranged as [f][n,p]; a single
    sample's is that already. */
@@ -1966,6 +2465,7 @@ template <class T> nnt_result nnti_cuda_own_weight(nnti_cuda *d, const nnt_op *o
             nnti_cuda_geometry_of(op), nnti_cuda_divide_by(op->out_w), nnti_cuda_divide_by(op->out_h) };
         return nnti_cuda_run_reduce(d, op, f, (int)nnti_cuda_weights(op), count * nnti_cuda_out_plane(op), op->workspace);
     }
+    if (nnti_cuda_wino_side(op)) return nnti_cuda_wino_backward_weight(d, op, count, accumulate);
     const nnti_cuda_tiles t = nnti_cuda_cut(op, count, op->out_c, 0);
     float beta = accumulate ? 1.0f : 0.0f;
     for (int n = 0; n < count; n += t.samples)

@@ -1267,6 +1267,8 @@ cublasStatus_t cublasSetWorkspace(cublasHandle_t h, void *p, size_t bytes)
     if (bytes && (!within(p, bytes) || (uintptr_t)p % 256)) finding("cuBLAS's workspace is not 256-byte aligned device memory");
     return CUBLAS_STATUS_SUCCESS;
 }
+static std::map<int, long> products;        /* by batch */
+long coc_products(int batch) { return products[batch]; }
 cublasStatus_t cublasGemmStridedBatchedEx(
     cublasHandle_t h, cublasOperation_t ta, cublasOperation_t tb, int m, int n, int k, const void *alpha, const void *a,
     cudaDataType at, int lda, long long sa, const void *b, cudaDataType bt, int ldb, long long sb, const void *beta,
@@ -1278,6 +1280,7 @@ cublasStatus_t cublasGemmStridedBatchedEx(
     if (at != bt) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (!m || !n || !batch) return CUBLAS_STATUS_SUCCESS;
     if (on_device(alpha) || on_device(beta)) finding("alpha and beta are read on the host");
+    products[batch]++;
     Product p = {};
     p.a = Matrix{ (char *)a, at, ta ? k : m, ta ? m : k, lda, sa };
     p.b = Matrix{ (char *)b, bt, tb ? n : k, tb ? k : n, ldb, sb };

@@ -50,6 +50,7 @@ long coc_calls(void);                   /* of the runtime and libraries since th
 long coc_cudnn_calls(void);             /* those of cuDNN among them */
 long coc_convolutions(void);            /* that cuDNN did since the start */
 long coc_launches(void);
+long coc_products(int batch);           /* calls of cublasGemmStridedBatchedEx with so many since the start */
 long coc_live(void);                    /* allocations, streams, events, graphs, handles that were not given back */
 size_t coc_bytes(void), coc_peak_bytes(void);   /* device memory taken now, and at most since coc_memory was called */
 

@@ -6,6 +6,10 @@
 #define NNTRAIN_IMPLEMENTATION
 #include "nntrain.h"
 #include "test.h"
+#if defined(__GNUC__)
+#  pragma GCC diagnostic ignored "-Wunused-function"       /* of naive.h */
+#endif
+#include "naive.h"
 #ifndef NNT_TEST_ON_DEVICE
 #  include "cuda_on_cpu.h"
 #endif
@@ -42,7 +46,8 @@ static void find_cuda(void)
    ============================================================================ */
 
 /* Norm of the difference over the norm. The CPU's kernels are within 1e-6 of double loops (2e-6 for gradients: see
-   test_conv.c), so that this keeps the GPU's within 1e-5 of them. */
+   test_conv.c), so that this keeps the GPU's within 1e-5 of them. Convolutions are exact on the CPU for that: the GPU's
+   Winograd beside the CPU's would be the sum of two errors. */
 static const double OP_LIMIT = 8e-6;
 
 enum { MOST_BATCH = 8 };
@@ -57,6 +62,13 @@ static int is_half(const nnt_op *op) { return (op->flags & NNT_OPF_HALF) != 0; }
 static int is_direct(const nnt_op *op)
 {
     return op->groups > 1 && (op->in_c / op->groups < 16 || op->out_c / op->groups < 16);
+}
+
+static nnt_op exact(const nnt_op *op)
+{
+    nnt_op e = *op;
+    if (e.kind >= NNT_OP_CONV && e.kind <= NNT_OP_CONV_POOL_WEIGHT) e.flags |= NNT_OPF_EXACT;
+    return e;
 }
 
 static int64_t in_values(const nnt_op *op)  { return (int64_t)op->in_c * op->in_h * op->in_w; }
@@ -291,10 +303,10 @@ static void compare(judge *j, const nnt_op *op, const nnt_op *on_cpu, const nnt_
            op->in_h, op->in_w, op->out_c, op->out_h, op->out_w, op->kernel_h, op->kernel_w, op->stride_h, op->stride_w, op->pad_h,
            op->pad_w, op->dilation_h, op->dilation_w, op->groups);
 }
-/* The op as the CPU can do it: on floats. */
+/* The op as the CPU can do it, on floats, and convolutions with sums of products as written. */
 static nnt_op widened_op(const nnt_op *op, copy *copies, int count)
 {
-    nnt_op wide = *op;
+    nnt_op wide = exact(op);
     int i, role;
     wide.flags &= ~(NNT_OPF_HALF | NNT_OPF_FLOAT_X | NNT_OPF_FLOAT_Y);
     for (i = 0; i < count; i++) {
@@ -362,7 +374,11 @@ static void *judge_alloc(void *device, size_t bytes) { return nnti_cpu_backend.a
 static void judge_release(void *device, void *p, size_t bytes) { nnti_cpu_backend.release(judge_cpu(device), p, bytes); }
 static nnt_result judge_transfer(void *device, void *to, const void *from, size_t bytes) { return nnti_cpu_transfer(judge_cpu(device), to, from, bytes); }
 static nnt_result judge_fill(void *device, void *to, float value, int64_t count) { return nnti_cpu_backend.fill(judge_cpu(device), to, value, count); }
-static size_t judge_workspace(void *device, const nnt_op *op, int batch) { return nnti_cpu_backend.workspace(judge_cpu(device), op, batch); }
+static size_t judge_workspace(void *device, const nnt_op *op, int batch)
+{
+    const nnt_op reference = exact(op);
+    return nnti_cpu_backend.workspace(judge_cpu(device), &reference, batch);
+}
 static nnt_result judge_run(void *device, const nnt_op *ops, int count, const nnt_run *run)
 {
     nnt_result r = NNT_OK;
@@ -543,6 +559,197 @@ static void random_convolutions(void)
         judge_conv(random_int(1, 4), groups * random_int(1, 5), random_int(7, 11), random_int(7, 11), d);
     }
 }
+/* ---- Winograd's products, for which most layers above are too small ---- */
+
+static void *alone(void)                    /* the device that the judge has, or will have */
+{
+    const nnt_allocator a = nnti_allocator(NULL);
+    char why[200];
+    if (!judges_gpu && cuda->open(&a, 0, 1, &judges_gpu, why, sizeof why)) { printf("%s\n", why); exit(1); }
+    return judges_gpu;
+}
+/* The op from operands of the host, of which it gets `result` back. Workspace is for `batch` samples. */
+static void run_alone(nnt_op op, int count, int batch, int accumulate, int result)
+{
+    judge j = { NULL, alone() };
+    copy copies[NNT_ROLES];
+    nnt_run run;
+    nnt_result r = NNT_OK;
+    int i, role, copied;
+    nnt_op twin = op;
+    memset(&run, 0, sizeof run);
+    run.count = count;
+    run.accumulate = accumulate;
+    copied = collect(&op, &run, copies);
+    twin.workspace_bytes = cuda->workspace(j.gpu, &op, batch);
+    twin.workspace = twin.workspace_bytes ? take(&j, twin.workspace_bytes) : NULL;
+    for (i = 0; i < copied; i++) {
+        copies[i].device = take(&j, copies[i].bytes);
+        if (copies[i].upload && !r) r = cuda->upload(j.gpu, copies[i].device, copies[i].host, copies[i].bytes);
+        for (role = 0; role < NNT_ROLES; role++) if (op.at[role] == copies[i].host) twin.at[role] = copies[i].device;
+    }
+    if (!r) r = cuda->run(j.gpu, &twin, 1, &run);
+    if (!r) r = cuda->download(j.gpu, op.at[result], twin.at[result], operand_bytes(&op, result, count));
+    CHECKF(r == NNT_OK, "%s", cuda->error(j.gpu));
+    for (i = 0; i < copied; i++) give(&j, copies[i].device, copies[i].bytes);
+    if (twin.workspace) give(&j, (char *)twin.workspace, twin.workspace_bytes);
+}
+static nnt_op conv_op(int kind, const naive_conv *s, int flags)
+{
+    nnt_op op;
+    memset(&op, 0, sizeof op);
+    op.kind = kind;
+    op.flags = flags;
+    op.in_c = s->c; op.in_h = s->h; op.in_w = s->w;
+    op.out_c = s->f; op.out_h = naive_conv_out_h(s); op.out_w = naive_conv_out_w(s);
+    op.kernel_h = s->kh; op.kernel_w = s->kw; op.stride_h = s->sh; op.stride_w = s->sw;
+    op.pad_h = s->ph; op.pad_w = s->pw; op.dilation_h = s->dh; op.dilation_w = s->dw; op.groups = s->g;
+    return op;
+}
+static naive_conv conv_3x3(int n, int c, int h, int w, int f, int pad_h, int pad_w)
+{
+    naive_conv s = { n, c, h, w, f, 3, 3, 1, 1, pad_h, pad_w, 1, 1, 1 };
+    return s;
+}
+static size_t conv_in(const naive_conv *s) { return (size_t)(s->c * s->h * s->w); }        /* values of a sample */
+static size_t conv_out(const naive_conv *s) { return (size_t)(s->f * naive_conv_out_h(s) * naive_conv_out_w(s)); }
+static size_t conv_weights(const naive_conv *s) { return (size_t)(s->f * (s->c / s->g) * s->kh * s->kw); }
+
+static float *random_floats(size_t n)
+{
+    float *x = (float *)malloc(n * sizeof *x);
+    size_t i;
+    for (i = 0; i < n; i++) x[i] = random_float();
+    return x;
+}
+static double distance(const float *got, const double *want, size_t n)      /* norm of the difference over the norm */
+{
+    double d = 0, size = 0;
+    size_t i;
+    for (i = 0; i < n; i++) {
+        if (!nnti_finite(got[i])) return 1e30;
+        d += (got[i] - want[i]) * (got[i] - want[i]);
+        size += want[i] * want[i];
+    }
+    return size > 0 ? sqrt(d / size) : sqrt(d);
+}
+enum { BIAS = 1, RELU = 2, ADDED = 4, MASKED = 8, OVER = 16, PARTIAL = 32, EVERY_OPTION = 64 };     /* OVER: MASKED, not ADDED */
+
+/* Rounding of Winograd's transforms comes to that of sums: the bounds that the CPU's are held to (docs/speed.md), beside
+   loops in double precision. */
+static const double WINOGRAD_LIMIT = 4e-6, WINOGRAD_GRADIENT_LIMIT = 5e-6;
+static double worst_winograd, worst_winograd_gradient;
+
+static void conv_is(const char *what, const naive_conv *s, int options, const float *got, const double *want, size_t n, double limit, double *most)
+{
+    const double e = distance(got, want, n);
+    CHECKF(e < limit, "%s: %g; n %d, in %dx%dx%d, %d filters, pad %dx%d, options %d", what, e, s->n, s->c, s->h, s->w, s->f, s->ph, s->pw, options);
+    *most = nnti_max_double(*most, e);
+}
+static void forward_is_the_naive_one(const naive_conv *s, int options, int flags)
+{
+    const size_t n = (size_t)s->n, ny = n * conv_out(s), plane = conv_out(s) / (size_t)s->f;
+    float *x = random_floats(n * conv_in(s)), *w = random_floats(conv_weights(s)), *b = random_floats((size_t)s->f), *y = random_floats(ny);
+    double *want = (double *)calloc(ny, sizeof *want);
+    nnt_op op = conv_op(NNT_OP_CONV, s, flags | (options & RELU ? NNT_OPF_RELU : 0));
+    size_t i;
+    op.at[NNT_X] = x;
+    op.at[NNT_W] = w;
+    op.at[NNT_B] = options & BIAS ? b : NULL;
+    op.at[NNT_Y] = y;
+    naive_conv_forward(s, x, w, want);
+    for (i = 0; i < ny; i++) {
+        if (options & BIAS) want[i] += (double)b[i / plane % (size_t)s->f];
+        if ((options & RELU) && want[i] < 0) want[i] = 0;
+    }
+    run_alone(op, s->n, s->n + (options & PARTIAL ? 3 : 0), 0, NNT_Y);
+    conv_is("forward", s, options, y, want, ny, WINOGRAD_LIMIT, &worst_winograd);
+    free(x); free(w); free(b); free(y); free(want);
+}
+static void data_gradient_is_the_naive_one(const naive_conv *s, int options, int flags)
+{
+    const size_t n = (size_t)s->n, nx = n * conv_in(s);
+    float *gy = random_floats(n * conv_out(s)), *w = random_floats(conv_weights(s)), *mask = random_floats(nx), *gx = random_floats(nx);
+    double *want = (double *)calloc(nx, sizeof *want);
+    nnt_op op;
+    size_t i;
+    if (options & OVER) options = (options | MASKED) & ~ADDED;
+    op = conv_op(NNT_OP_CONV_DATA, s, flags | (options & ADDED ? NNT_OPF_ACCUMULATE : 0) | (options & MASKED ? NNT_OPF_MASK : 0)
+                                      | (options & OVER ? NNT_OPF_OVER : 0));
+    op.at[NNT_GY] = gy;
+    op.at[NNT_W] = w;
+    op.at[NNT_MASK] = options & MASKED ? mask : NULL;
+    op.at[NNT_GX] = options & OVER ? mask : gx;
+    naive_conv_data(s, gy, w, want);
+    for (i = 0; i < nx; i++) {
+        if (options & ADDED) want[i] += (double)gx[i];
+        if ((options & MASKED) && mask[i] <= 0) want[i] = 0;
+    }
+    run_alone(op, s->n, s->n + (options & PARTIAL ? 3 : 0), 0, NNT_GX);
+    conv_is("gradient of data", s, options, (const float *)op.at[NNT_GX], want, nx, WINOGRAD_GRADIENT_LIMIT, &worst_winograd_gradient);
+    free(gy); free(w); free(mask); free(gx); free(want);
+}
+static void weight_gradient_is_the_naive_one(const naive_conv *s, int options, int flags)
+{
+    const size_t n = (size_t)s->n, nw = conv_weights(s);
+    float *x = random_floats(n * conv_in(s)), *gy = random_floats(n * conv_out(s)), *gw = random_floats(nw), *gb = random_floats((size_t)s->f);
+    double *want = (double *)calloc(nw, sizeof *want), *want_bias = (double *)calloc((size_t)s->f, sizeof *want_bias);
+    nnt_op op = conv_op(NNT_OP_CONV_WEIGHT, s, flags);
+    size_t i;
+    op.at[NNT_X] = x;
+    op.at[NNT_GY] = gy;
+    op.at[NNT_GW] = gw;
+    op.at[NNT_GB] = options & BIAS ? gb : NULL;
+    naive_conv_weight(s, x, gy, want, want_bias);
+    if (options & ADDED) for (i = 0; i < nw; i++) want[i] += (double)gw[i];
+    run_alone(op, s->n, s->n + (options & PARTIAL ? 3 : 0), (options & ADDED) != 0, NNT_GW);
+    conv_is("gradient of weights", s, options, gw, want, nw, WINOGRAD_GRADIENT_LIMIT, &worst_winograd_gradient);
+    free(x); free(gy); free(gw); free(gb); free(want); free(want_bias);
+}
+static void winograd_is(naive_conv s, int options)
+{
+    forward_is_the_naive_one(&s, options, 0);
+    data_gradient_is_the_naive_one(&s, options, 0);
+    weight_gradient_is_the_naive_one(&s, options, 0);
+}
+static void winograd_on_maps_that_tiles_do_not_fill(void)
+{
+    int h, w, pad, turn = 0;
+    random_state = 9;
+    for (h = 1; h <= 9; h += SLOW ? 4 : 1)
+        for (w = 1; w <= 13; w += SLOW ? 4 : 3)
+            for (pad = 0; pad <= 2; pad++)
+                if (h + 2 * pad > 2 && w + 2 * pad > 2) winograd_is(conv_3x3(2, 16, h, w, 16, pad, (pad + turn) % 3 ? pad : 2), turn * 7 % EVERY_OPTION), turn++;
+    winograd_is(conv_3x3(3, 16, 8, 24, 16, 1, 1), BIAS | RELU | ADDED | MASKED);        /* rows of whole fours */
+    winograd_is(conv_3x3(1, 16, 40, 3, 16, 0, 1), BIAS);
+}
+static void winograd_every_option_alone_and_together(void)
+{
+    int options;
+    random_state = 10;
+    for (options = 0; options < EVERY_OPTION; options += SLOW ? 5 : 1) {
+        winograd_is(conv_3x3(5, 17, 7, 8, 19, 1, 1), options);
+        winograd_is(conv_3x3(7, 19, 4, 4, 17, 1, 1), options);
+    }
+}
+/* The sanitizers' builds have 32 tiles in memory at a time: chunks begin anywhere in a sample. */
+static void winograd_chunks_of_tiles(void)
+{
+    random_state = 11;
+    winograd_is(conv_3x3(9, 33, 13, 11, 65, 1, 1), BIAS | RELU | ADDED);
+    winograd_is(conv_3x3(3, 64, 17, 17, 16, 2, 0), BIAS | MASKED);
+    winograd_is(conv_3x3(40, 16, 4, 3, 31, 1, 1), OVER | PARTIAL);
+}
+/* Over many channels, values of both signs and values that a relu has passed (all of a bias's sign). */
+static void winograd_error_over_many_channels(void)
+{
+    const naive_conv s = conv_3x3(2, SLOW ? 128 : 512, 8, 8, 16, 1, 1);
+    random_state = 12;
+    forward_is_the_naive_one(&s, 0, 0);
+    weight_gradient_is_the_naive_one(&s, 0, 0);
+    data_gradient_is_the_naive_one(&s, 0, 0);
+    printf("errors of all: forward %.1e, gradients %.1e\n", worst_winograd, worst_winograd_gradient);
+}
 static void fully_connected(void)
 {
     static const int sizes[6][3] = { { 1, 1, 1 }, { 2, 7, 5 }, { 8, 33, 65 }, { 3, 100, 10 }, { 1, 257, 3 }, { 5, 64, 64 } };
@@ -674,6 +881,21 @@ static void branches(void)
     judge_mse(nnt_concat(y, nnt_avgpool(x, 4, 4, 0)), 2);
     x = nnt_relu(nnt_batchnorm(start(5, 4, 4)));
     judge_mse(nnt_concat(nnt_dropout(x, 0.3f), nnt_gelu(x)), 3);
+}
+
+/* Winograd's products as lowering makes them: with pooling, masks over gradients, sums at branches, partial batches. */
+static void winograd_in_nets(void)
+{
+    nnt_conv_desc d = conv(24, 3, 1, 2);
+    nnt_node x;
+    judge_conv(8, 16, 9, 7, conv(16, 3, 1, 1));
+    d.pad_w = NNT_NO_PAD;
+    judge_conv(4, 18, 11, 13, d);
+    judge_mse(nnt_maxpool(nnt_relu(nnt_conv2d(nnt_relu(nnt_conv2d(start(2, 9, 9), 16, 3, 1, 1)), 20, 3, 1, 1)), 3, 2, 1), 5);
+    judge_mse(nnt_maxpool(nnt_conv2d(start(16, 8, 8), 16, 3, 1, 1), 2, 2, 0), 8);
+    x = nnt_relu(start(16, 8, 8));
+    judge_mse(nnt_concat(nnt_relu(nnt_conv2d(x, 16, 3, 1, 1)), nnt_conv2d(x, 17, 3, 1, 1)), 4);
+    judge_mse(residual(start(16, 8, 8), 16, 1), 4);
 }
 
 /* Pictures as bytes. Noise on them is one op with the conversion; what else reads them gets floats. */
@@ -900,9 +1122,13 @@ static nnt_node residual_net(nnt_node x)
     x = nnt_relu(normalised(x, 4, 3, 1));
     return nnt_linear(nnt_global_avgpool(residual(residual(x, 4, 1), 8, 2)), CLASSES);
 }
+/* Three convolutions: with a column matrix, without, and by Winograd as long as 224 positions go through at a time. */
 static nnt_node noisy_net(nnt_node x)
 {
+    nnt_conv_desc point = conv(16, 1, 1, 0), wide = conv(16, 3, 1, 0);
+    point.no_bias = wide.no_bias = 1;
     x = nnt_relu(nnt_conv2d(nnt_noise(x, 0.1f), 6, 3, 1, 1));
+    x = nnt_relu(nnt_conv2d_ex(nnt_conv2d_ex(x, point), wide));
     x = nnt_gelu(nnt_linear(nnt_dropout(nnt_avgpool(x, 2, 2, 0), 0.2f), 16));
     return nnt_linear(nnt_dropout(x, 0.5f), CLASSES);
 }
@@ -1297,6 +1523,8 @@ static void tensors_have_the_cpus_bits(void)
 
 #ifdef NNT_TEST_ON_DEVICE
 #  define EMULATED(name) static void name(void) { SKIP("needs the emulator"); }
+EMULATED(winograd_is_used_where_it_should_be)
+EMULATED(winograd_results_do_not_depend_on_the_rest_of_the_batch)
 EMULATED(convolutions_by_cudnn)
 EMULATED(runs_by_cudnn_equal_the_cpus)
 EMULATED(too_little_memory_is_a_sentence_and_no_leak)
@@ -1332,6 +1560,92 @@ static nnt_result live(const char *device, life *l)
     l->calls = coc_calls();
     nnt_free(net);
     return r;
+}
+/* ---- Winograd: one product for each element of a tile, all in one call */
+
+static void products_are(const naive_conv *s, int flags, int precision, long of_36, long of_16)
+{
+    static const int kinds[3] = { NNT_OP_CONV, NNT_OP_CONV_DATA, NNT_OP_CONV_WEIGHT };
+    const size_t n = (size_t)s->n;
+    float *x = random_floats(n * conv_in(s)), *y = random_floats(n * conv_out(s)), *w = random_floats(conv_weights(s));
+    int i;
+    for (i = 0; i < 3; i++) {
+        const long before_36 = coc_products(36), before_16 = coc_products(16);
+        nnt_op op = conv_op(kinds[i], s, flags);
+        op.precision = precision;
+        op.at[i == 1 ? NNT_GX : NNT_X] = x;
+        op.at[i == 0 ? NNT_Y : NNT_GY] = y;
+        op.at[i == 2 ? NNT_GW : NNT_W] = w;
+        run_alone(op, s->n, s->n, 0, i == 0 ? NNT_Y : i == 1 ? NNT_GX : NNT_GW);
+        CHECKF(coc_products(36) - before_36 == of_36 && coc_products(16) - before_16 == of_16,
+               "op kind %d, flags %d, precision %d: %ld of 36, %ld of 16", kinds[i], flags, precision, coc_products(36) - before_36,
+               coc_products(16) - before_16);
+    }
+    free(x); free(y); free(w);
+}
+static long net_products(nnt_node loss, int precision)
+{
+    const long before = coc_products(36);
+    nnt_compile_desc d = build("judge", 4, nnt_sgd(0.05f));
+    d.precision = precision;
+    judge_net(loss, 4, d);
+    return coc_products(36) - before;
+}
+static void winograd_is_used_where_it_should_be(void)
+{
+    const naive_conv usual = conv_3x3(2, 16, 6, 5, 16, 1, 1), small = conv_3x3(2, 16, 4, 4, 16, 1, 1);
+    naive_conv s = usual;
+    nnt_conv_desc d = conv(16, 3, 1, 1);
+    long before;
+    life l;
+    products_are(&usual, 0, NNT_FP32, 1, 0);
+    products_are(&small, 0, NNT_FP32, 0, 1);
+    products_are(&usual, NNT_OPF_EXACT, NNT_FP32, 0, 0);
+    products_are(&usual, 0, NNT_TF32, 0, 0);
+    products_are(&usual, 0, NNT_BF16, 0, 0);
+    s.c = 15;                       products_are(&s, 0, NNT_FP32, 0, 0);
+    s = usual; s.f = 15;            products_are(&s, 0, NNT_FP32, 0, 0);
+    s = usual; s.kw = 2;            products_are(&s, 0, NNT_FP32, 0, 0);
+    s = usual; s.ph = 3;            products_are(&s, 0, NNT_FP32, 0, 0);
+    s = usual; s.sw = 2;            products_are(&s, 0, NNT_FP32, 0, 0);
+    s = usual; s.dh = 2;            products_are(&s, 0, NNT_FP32, 0, 0);
+    s = usual; s.g = 2; s.c = 32; s.f = 32; products_are(&s, 0, NNT_FP32, 0, 0);
+    /* two steps of three products, and predictions; a fused one as well as one alone */
+    CHECK(net_products(nnt_mse(nnt_conv2d_ex(start(16, 8, 8), d)), NNT_FP32) >= 7);
+    CHECK(net_products(nnt_mse(nnt_maxpool(nnt_relu(nnt_conv2d_ex(start(16, 8, 8), d)), 2, 2, 0)), NNT_FP32) >= 7);
+    CHECK(net_products(nnt_mse(nnt_conv2d_ex(start(16, 8, 8), d)), NNT_TF32) == 0);
+    CHECK(net_products(nnt_mse(nnt_conv2d_ex(start(16, 4, 4), d)), NNT_FP32) == 0);      /* few positions */
+    before = coc_products(36);
+    CHECKF(live("cuda", &l) == NNT_OK && coc_products(36) > before, "%s", l.sentence);      /* what is made to fail below */
+    d.exact = 1;
+    CHECK(net_products(nnt_mse(nnt_conv2d_ex(start(16, 8, 8), d)), NNT_FP32) == 0);
+}
+/* Nor on the chunk that its tiles come in: those of all samples are other ones than those of each. */
+static void winograd_results_do_not_depend_on_the_rest_of_the_batch(void)
+{
+    naive_conv s = conv_3x3(9, 16, 11, 11, 24, 1, 1);
+    const size_t in = conv_in(&s), out = conv_out(&s);
+    float *x = random_floats(9 * in), *y = random_floats(9 * out), *gx = random_floats(9 * in), *w = random_floats(conv_weights(&s));
+    float *y_alone = random_floats(out), *gx_alone = random_floats(in);
+    nnt_op forward = conv_op(NNT_OP_CONV, &s, 0), data = conv_op(NNT_OP_CONV_DATA, &s, 0);
+    int i;
+    forward.at[NNT_W] = data.at[NNT_W] = w;
+    forward.at[NNT_X] = x;
+    forward.at[NNT_Y] = data.at[NNT_GY] = y;
+    data.at[NNT_GX] = gx;
+    run_alone(forward, 9, 9, 0, NNT_Y);
+    run_alone(data, 9, 9, 0, NNT_GX);
+    for (i = 0; i < 9; i++) {
+        forward.at[NNT_X] = x + (size_t)i * in;
+        forward.at[NNT_Y] = y_alone;
+        data.at[NNT_GY] = y + (size_t)i * out;
+        data.at[NNT_GX] = gx_alone;
+        run_alone(forward, 1, 1, 0, NNT_Y);
+        run_alone(data, 1, 1, 0, NNT_GX);
+        CHECK(memcmp(y_alone, y + (size_t)i * out, out * sizeof(float)) == 0);
+        CHECK(memcmp(gx_alone, gx + (size_t)i * in, in * sizeof(float)) == 0);
+    }
+    free(x); free(y); free(gx); free(w); free(y_alone); free(gx_alone);
 }
 /* ---- with NNT_CUDNN: the same by cuDNN's convolutions, of which the emulator has some when it is asked to */
 
@@ -1533,7 +1847,9 @@ typedef struct traffic_bound { const char *kernel; double most; const char *why;
 static const traffic_bound traffic_bounds[] = {
     { "nnti_cuda_map",            1.05, "four values a thread, side by side" },
     { "nnti_cuda_step",           1.05, "the update: as map" },
-    { "nnti_cuda_random_each",    1.3,  "four values a thread; a sample may begin within a sector" }
+    { "nnti_cuda_random_each",    1.3,  "four values a thread; a sample may begin within a sector" },
+    { "nnti_cuda_wino_write",     1.3,  "neighbouring tiles; rows of 6 values, of its smaller map, are written one by one" },
+    { "nnti_cuda_wino_read",      2.6,  "windows overlap and begin at every fourth value: the L1 cache has what a thread's next reads" }
 };
 static void kernels_move_no_more_memory_than_they_must(void)
 {
@@ -1571,6 +1887,12 @@ int main(int argc, char **argv)
     make_data();
     TEST(convolutions);
     TEST(random_convolutions);
+    TEST(winograd_on_maps_that_tiles_do_not_fill);
+    TEST(winograd_every_option_alone_and_together);
+    TEST(winograd_chunks_of_tiles);
+    TEST(winograd_error_over_many_channels);
+    TEST(winograd_is_used_where_it_should_be);
+    TEST(winograd_results_do_not_depend_on_the_rest_of_the_batch);
     TEST(fully_connected);
     TEST(activations);
     TEST(poolings);
@@ -1578,6 +1900,7 @@ int main(int argc, char **argv)
     TEST(convolutions_with_pooling);
     TEST(chance);
     TEST(branches);
+    TEST(winograd_in_nets);
     TEST(bytes);
     TEST(losses);
     TEST(optimizers);
