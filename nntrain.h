@@ -35,7 +35,8 @@
 
    WHAT IT DOES NOT DO
      - several inputs or several losses in one net; recurrent nets, attention, transposed convolution
-     - numbers other than 32-bit floats; saved weights in f16, bf16 and f64 are converted when loaded
+     - weights other than 32-bit floats (activations can be bfloat16 on a GPU, see NNT_BF16); saved weights in f16, bf16
+       and f64 are converted when loaded
      - replace PyTorch for research: it is for training inside a program of one's own
 
    SECTIONS of the implementation, bottom-up; search for the name with its >>
@@ -1175,8 +1176,8 @@ typedef struct nnt_backend {
     void       (*host_threads)(void *device, nnt_parallel_fn fn, void *user);   /* (optional) compute on these. NULL: it needs none */
     nnt_result (*memory)(int index, nnt_memory_usage *out, char *why, size_t cap);  /* (optional) of a device that need not be open.
                                                                            out comes zeroed. NULL: nnt_memory_info can't tell */
-    int        (*precision)(void *device, int precision);               /* (optional) 0: products can't be NNT_TF32, _BF16; 1: they can; 2: and
-                                                                           all ops know NNT_OPF_HALF, which is what they get. NULL: 0 */
+    int        (*precision)(void *device, int precision);               /* (optional) 0: products can't be NNT_TF32, _BF16; 1: they can; 2, of _BF16
+                                                                           only: and all ops know NNT_OPF_HALF, which is what they get. NULL: 0 */
     nnt_result (*fetch)(void *device, const void *from, size_t bytes);  /* (optional) begins a download of at most 64 bytes that the next
                                                                            download of the same bytes finishes; work that is run between
                                                                            the two goes on behind it. Only for work that is under way when run returns */
@@ -7430,7 +7431,7 @@ static int nnti_pool_is_2x2(const nnt_op *op)
         && 2 * op->out_w <= op->in_w && 2 * op->out_h <= op->in_h;
 }
 /* Both rows lie side by side: asks for what so many outputs further on need. */
-NNTI_INLINE void nnti_pool_ahead_2x2(const float *rows, int ox)
+NNTI_INLINE void nnti_pool_ahead_2x2(const float *rows, ptrdiff_t ox)
 {
     NNTI_PREFETCH(rows + NNTI_AHEAD + 4 * ox);
     NNTI_PREFETCH(rows + NNTI_AHEAD + 4 * ox + 16);
@@ -7502,10 +7503,8 @@ NNTI_AVX512 static void nnti_maxpool_2x2_avx512(const nnt_op *op, const float *x
             window[i] = _mm512_permutex2var_ps(first, even, second);
             window[i + 1] = _mm512_permutex2var_ps(first, odd, second);
         }
-        NNTI_PREFETCH(x + NNTI_AHEAD + 4 * a.out);
-        NNTI_PREFETCH(x + NNTI_AHEAD + 4 * a.out + 16);
-        NNTI_PREFETCH(x + NNTI_AHEAD + 4 * b.out);
-        NNTI_PREFETCH(x + NNTI_AHEAD + 4 * b.out + 16);
+        nnti_pool_ahead_2x2(x, a.out);
+        nnti_pool_ahead_2x2(x, b.out);
         value = window[0];
         for (i = 1; i < 4; i++) {
             const __mmask16 take = (__mmask16)(_mm512_cmp_ps_mask(window[i], value, _CMP_GT_OQ)
@@ -12181,6 +12180,11 @@ static int nnti_precision_of(const nnti_open_device *on, int precision)
 {
     return on->backend->precision ? on->backend->precision(on->device, precision) : 0;
 }
+/* Whether activations and their gradients are bfloat16 in memory. */
+static int nnti_stores_halves(const nnti_open_device *on, int precision)
+{
+    return precision == NNT_BF16 && nnti_precision_of(on, precision) == 2;
+}
 static size_t nnti_values_bytes(const nnti_lowering *l, int64_t per_sample, size_t element)
 {
     int64_t count = nnti_mul64(per_sample, l->batch);
@@ -13665,7 +13669,7 @@ static nnt_result nnti_plan_program(nnt_net *net, nnti_plan *plan, int program, 
     l.block = nnti_net_block(net, w->on);
     l.training = program == 0;
     l.precision = w->desc->precision;
-    l.element = nnti_precision_of(w->on, l.precision) == 2 ? (size_t)NNTI_HALF : sizeof(float);
+    l.element = nnti_stores_halves(w->on, l.precision) ? (size_t)NNTI_HALF : sizeof(float);
     l.p = program ? &plan->predict : &plan->train;
     l.values = program ? &plan->predict_values : &plan->train_values;
     l.value_cap = program ? &plan->predict_value_cap : &plan->train_value_cap;
@@ -17906,7 +17910,8 @@ static void nnti_drop_alpha(uint8_t *to, const uint8_t *from, size_t count)
     memcpy(to + 3 * i, from + 4 * i, 3);
 }
 /* JPEGs are asked for with an alpha that is dropped again: stb_image's vector code for colours makes four bytes a pixel,
-   the same colours sooner. */
+   the same colours sooner.
+   It counts bytes in an int: with four they are fewer than 2^29 pixels. */
 static nnt_result nnti_stb_decode(nnt_picture *p, char *why, size_t cap)
 {
     int width, height, channels, y, flips = nnti_stb_flips();
@@ -21344,7 +21349,7 @@ static int nnti_inspector_init(nnti_inspector *s, nnt_net *net, int rows)
     s->net = net;
     for (i = 0; i < net->plan.train_value_count; i++) if (net->plan.train_values[i].bytes > s->bytes) s->bytes = net->plan.train_values[i].bytes;
     for (i = 0; i < net->plan.predict_value_count; i++) if (net->plan.predict_values[i].bytes > s->bytes) s->bytes = net->plan.predict_values[i].bytes;
-    if (nnti_precision_of(net->on, net->desc.precision) == 2) s->bytes *= sizeof(float) / NNTI_HALF;
+    if (nnti_stores_halves(net->on, net->desc.precision)) s->bytes *= sizeof(float) / NNTI_HALF;
     if (s->bytes < sizeof(nnt_loss)) s->bytes = sizeof(nnt_loss);
     for (i = 0; i < net->param_count; i++)
         if ((size_t)net->params[i].count * sizeof(float) > s->bytes) s->bytes = (size_t)net->params[i].count * sizeof(float);

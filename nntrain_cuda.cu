@@ -1533,7 +1533,8 @@ enum {
     NNTI_CUDA_WINO_MOST = 1 << 20,          /* channels x filters: their transforms have 151 MB then */
     NNTI_CUDA_WINO_LINE = 32                /* tiles: what chunks are multiples of, and rows of transforms are aligned to */
 };
-/* Results along a tile's side; 0: not by Winograd. Few positions are marked EXACT by the lowering: their time is the weights'. */
+/* Results along a tile's side; 0: not by Winograd. Taken for few positions too, where transforming the weights, each time, is
+   most of the work: a prediction of one picture moves some six times its weights for it. */
 int nnti_cuda_wino_side(const nnt_op *op)
 {
 #if !defined(NNT_EXACT_CONV)
@@ -2271,7 +2272,6 @@ template <class T, class C> nnt_result nnti_cuda_conv_forward(nnti_cuda *d, cons
     const float *bias = bare ? NULL : nnti_cuda_in(op, NNT_B);
     const int relu = !bare && nnti_cuda_relu(op);
     C *y = nnti_cuda_out<C>(op, NNT_Y);
-    T *col = (T *)nnti_cuda_behind_factors(op);
     int done;
     NNTI_CUDA_DO(nnti_cudnn_run(d, op, NNTI_CUDNN_FORWARD, count, 0, &done));
     if (done) return nnti_cuda_add_bias(d, op, y, bias, relu, count, op->out_c, nnti_cuda_out_plane(op));
@@ -2287,6 +2287,7 @@ template <class T, class C> nnt_result nnti_cuda_conv_forward(nnti_cuda *d, cons
     }
     if (nnti_cuda_wino_side(op)) return nnti_cuda_wino_forward(d, op, count, bias, relu);
     const nnti_cuda_tiles t = nnti_cuda_cut(op, count, 0, 0);
+    T *col = (T *)nnti_cuda_behind_factors(op);
     for (int n = 0; n < count; n += t.samples) {
         const int samples = (int)nnti_cuda_min(t.samples, count - n);
         for (int row = 0; row < op->out_h; row += t.rows) {
@@ -3611,6 +3612,8 @@ nnt_result nnti_cuda_begin(nnti_cuda *d)
     NNTI_CUDA_TRY(d, NULL, "making an event", cudaEventCreateWithFlags(&d->fetch_done, cudaEventDisableTiming));
     NNTI_CUDA_TRY_BLAS(d, NULL, "starting cuBLAS", cublasCreate(&d->blas));
     NNTI_CUDA_TRY_BLAS(d, NULL, "giving cuBLAS its stream", cublasSetStream(d->blas, d->stream));
+    /* parts of a sum are added as floats, not as the bfloat16 that the sum ends in */
+    NNTI_CUDA_TRY_BLAS(d, NULL, "asking cuBLAS for sums in f32", cublasSetMathMode(d->blas, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION));
     NNTI_CUDA_TRY_BLAS(d, NULL, "giving cuBLAS its workspace", cublasSetWorkspace(d->blas, d->workspace, d->workspace_bytes));
     NNTI_CUDA_TRY_BLAS(d, NULL, "starting cuBLASLt", cublasLtCreate(&d->lt));
     NNTI_CUDA_DO(nnti_cudnn_open(d));

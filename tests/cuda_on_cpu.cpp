@@ -1280,6 +1280,7 @@ cublasStatus_t cublasGemmStridedBatchedEx(
     if (at != bt) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (!m || !n || !batch) return CUBLAS_STATUS_SUCCESS;
     if (on_device(alpha) || on_device(beta)) finding("alpha and beta are read on the host");
+    if (ct == CUDA_R_16BF && !(h->math & CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION)) finding("parts of a sum may be added in bfloat16");
     products[batch]++;
     Product p = {};
     p.a = Matrix{ (char *)a, at, ta ? k : m, ta ? m : k, lda, sa };

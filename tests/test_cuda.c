@@ -1420,10 +1420,11 @@ static void activations_in_bfloat16_take_half_the_memory(void)
 /* Every value of it, in both programs: 2 bytes where that is so, the rest as in floats. */
 static void what_is_given_and_taken_stays_floats(void)
 {
-    nnt_net *net = train(&run_cases[4], desc_of(&run_cases[4], "cuda"), 1, NULL), *half;
+    nnt_net *net, *half;
     float y[5 * CLASSES], want[5 * CLASSES];
     const nnti_plan *p;
     if (!has_bfloat16()) SKIP("not on this card");
+    net = train(&run_cases[4], desc_of(&run_cases[4], "cuda"), 1, NULL);
     precision_now = NNT_BF16;
     half = train(&run_cases[4], desc_of(&run_cases[4], "cuda"), 1, NULL);
     precision_now = NNT_FP32;
@@ -1451,10 +1452,11 @@ static void health_is_told_of_bfloat16_too(void)
 {
     static const float not_a_number = NAN;
     nnt_layer_health want[MOST_LAYERS], got[MOST_LAYERS];
-    nnt_net *net = train(&run_cases[2], desc_of(&run_cases[2], "cuda"), 2, NULL), *half;
+    nnt_net *net, *half;
     char text[2][512];
     int count, i;
     if (!has_bfloat16()) SKIP("not on this card");
+    net = train(&run_cases[2], desc_of(&run_cases[2], "cuda"), 2, NULL);
     precision_now = NNT_BF16;
     half = train(&run_cases[2], desc_of(&run_cases[2], "cuda"), 2, NULL);
     precision_now = NNT_FP32;
@@ -1466,6 +1468,10 @@ static void health_is_told_of_bfloat16_too(void)
         for (i = 0; i < count; i++) {
             CHECKF(relative(got[i].output, want[i].output) < 4 * HALF, "%s: output %g, %g", want[i].layer, got[i].output, want[i].output);
             CHECKF(relative(got[i].weight, want[i].weight) < 4 * HALF, "%s: weight %g, %g", want[i].layer, got[i].weight, want[i].weight);
+            /* a single value: each of up to 16 layers before it has rounded once */
+            CHECKF(relative(got[i].output_max, want[i].output_max) < 16 * HALF, "%s: largest %g, %g", want[i].layer, got[i].output_max, want[i].output_max);
+            /* those within a few roundings of 0 may be on either side of it */
+            CHECKF(fabs(got[i].zeros - want[i].zeros) < 0.02, "%s: zeros %g, %g", want[i].layer, got[i].zeros, want[i].zeros);
         }
         for (i = 0; i < 2; i++) {
             nnt_net *sick = i ? half : net;
