@@ -17910,8 +17910,7 @@ static void nnti_drop_alpha(uint8_t *to, const uint8_t *from, size_t count)
     memcpy(to + 3 * i, from + 4 * i, 3);
 }
 /* JPEGs are asked for with an alpha that is dropped again: stb_image's vector code for colours makes four bytes a pixel,
-   the same colours sooner.
-   It counts bytes in an int: with four they are fewer than 2^29 pixels. */
+   the same colours sooner. It counts bytes in an int: four a pixel are enough for 2^29 pixels. */
 static nnt_result nnti_stb_decode(nnt_picture *p, char *why, size_t cap)
 {
     int width, height, channels, y, flips = nnti_stb_flips();
