@@ -1620,7 +1620,7 @@ static void winograd_is_used_where_it_should_be(void)
     CHECK(net_products(nnt_mse(nnt_conv2d_ex(start(16, 8, 8), d)), NNT_FP32) >= 7);
     CHECK(net_products(nnt_mse(nnt_maxpool(nnt_relu(nnt_conv2d_ex(start(16, 8, 8), d)), 2, 2, 0)), NNT_FP32) >= 7);
     CHECK(net_products(nnt_mse(nnt_conv2d_ex(start(16, 8, 8), d)), NNT_TF32) == 0);
-    CHECK(net_products(nnt_mse(nnt_conv2d_ex(start(16, 4, 4), d)), NNT_FP32) == 0);      /* few positions */
+    CHECK(net_products(nnt_mse(nnt_conv2d_ex(start(16, 4, 4), d)), NNT_FP32) == 0);      /* 16 products instead */
     before = coc_products(36);
     CHECKF(live("cuda", &l) == NNT_OK && coc_products(36) > before, "%s", l.sentence);      /* what is made to fail below */
     d.exact = 1;
