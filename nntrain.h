@@ -622,7 +622,8 @@ typedef nnt_result (*nnt_decode_fn)(void *user, nnt_picture *p, char *why, size_
    byte, palettes expanded (a colour that a PNG's palette lacks is black), of animations the first frame is taken, grey is
    (19595 r + 38470 g + 7471 b) / 65536 rounded. Before anything is decoded, what the file's header claims has to fit the
    file's length and max_pixels, a JPEG has to have a scan with its tables and an end marker, a PNG all of its chunks with
-   their checksums: a file that was cut short is an error. What is missing inside of a JPEG's scan decoders leave grey.
+   their checksums: a file that was cut short is an error. What is missing inside of a JPEG's scan decoders leave grey;
+   with four components stb_image needs Adobe's marker to tell CMYK from YCCK, and makes wrong colours without.
    JPEG, PNG, BMP and GIF are decoded by stb_image (2.26 or later), which has to be included before the implementation,
    PGM and PPM (binary, values up to 255 or 65535) without it, or all files by decode_fn. */
 typedef struct nnt_folder_desc {
@@ -1176,8 +1177,8 @@ typedef struct nnt_backend {
     void       (*host_threads)(void *device, nnt_parallel_fn fn, void *user);   /* (optional) compute on these. NULL: it needs none */
     nnt_result (*memory)(int index, nnt_memory_usage *out, char *why, size_t cap);  /* (optional) of a device that need not be open.
                                                                            out comes zeroed. NULL: nnt_memory_info can't tell */
-    int        (*precision)(void *device, int precision);               /* (optional) 0: products can't be NNT_TF32, _BF16; 1: they can; 2, of _BF16
-                                                                           only: and all ops know NNT_OPF_HALF, which is what they get. NULL: 0 */
+    int        (*precision)(void *device, int precision);               /* (optional) 0: it can't multiply so; 1: it can; 2, of NNT_BF16 only: ops
+                                                                           come with NNT_OPF_HALF. Asked of NNT_TF32 and _BF16. NULL: 0 */
     nnt_result (*fetch)(void *device, const void *from, size_t bytes);  /* (optional) begins a download of at most 64 bytes that the next
                                                                            download of the same bytes finishes; work that is run between
                                                                            the two goes on behind it. Only for work that is under way when run returns */
@@ -16170,15 +16171,20 @@ static int nnti_batch_that_fits(nnt_net *net, int target, const nnt_compile_desc
     net->error = kept;
     return low;
 }
+static nnt_result nnti_check_precision(nnt_net *net, const nnt_compile_desc *d, const nnti_open_device *on)
+{
+    if (d->precision == NNT_FP32 || nnti_precision_of(on, d->precision)) return NNT_OK;
+    return nnti_set_error(&net->error, NNT_ERR_UNSUPPORTED, "compile: device '%s' can't multiply in %s; leave precision at NNT_FP32", on->text,
+                          d->precision == NNT_TF32 ? "NNT_TF32" : "NNT_BF16");
+}
 static nnt_result nnti_plan_checked(nnt_net *net, int target, const nnt_compile_desc *d, const nnti_open_device *on, nnti_plan *plan)
 {
     nnt_result r;
     nnt_memory m;
     int i, k, fits;
     char recomputing[96], fitting[64];
-    if (d->precision != NNT_FP32 && !nnti_precision_of(on, d->precision))
-        return nnti_set_error(&net->error, NNT_ERR_UNSUPPORTED, "compile: device '%s' can't multiply in %s; leave precision at NNT_FP32", on->text,
-                              d->precision == NNT_TF32 ? "NNT_TF32" : "NNT_BF16");
+    r = nnti_check_precision(net, d, on);
+    if (r) return r;
     r = nnti_make_plan(net, target, d, on, plan, NULL);
     if (r) return r;
     for (k = 0; k < 2 && on->backend->supports; k++) {
@@ -16267,7 +16273,7 @@ NNT_API int nnt_plan_curve(nnt_net *net, nnt_node loss, nnt_compile_desc desc, n
     wish.count = &count;
     wish.step_work = &work;
     if (!points) nnti_set_error(&net->error, NNT_ERR_MEMORY, "nnt_plan_curve: out of memory");
-    else if (nnti_make_plan(net, target, &desc, on, &plan, &wish)) count = 0;
+    else if (nnti_check_precision(net, &desc, on) || nnti_make_plan(net, target, &desc, on, &plan, &wish)) count = 0;
     for (i = 0, kept = 0; i < count; i++) {
         if (i + 1 < count && (size_t)points[i + 1].peak <= wish.floor) continue;    /* prediction needs more than both */
         out[kept].total = (size_t)points[i].peak > wish.floor ? (size_t)points[i].peak : wish.floor;
@@ -16288,7 +16294,7 @@ NNT_API int nnt_max_batch(nnt_net *net, nnt_node loss, nnt_compile_desc desc)
     if (!desc.memory_limit) { nnti_set_error(&net->error, NNT_ERR_ARGUMENT, "nnt_max_batch: memory_limit is 0; it asks what fits within one"); return 0; }
     opened = net->open_count;
     if (nnti_open(net, "plan", desc.device, desc.threads, &on)) return 0;
-    batch = nnti_batch_that_fits(net, target, &desc, on, INT_MAX);
+    batch = nnti_check_precision(net, &desc, on) ? 0 : nnti_batch_that_fits(net, target, &desc, on, INT_MAX);
     if (net->open_count > opened) nnti_close_last(net);
     return nnti_max(0, batch);
 }

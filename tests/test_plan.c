@@ -1418,6 +1418,35 @@ static void memory_report_names_the_layers(void)
     nnt_free(net);
 }
 
+static void a_precision_that_the_device_lacks_is_refused_by_whoever_plans(void)
+{
+    static const int precisions[2] = { NNT_TF32, NNT_BF16 };
+    static const char *const devices[2] = { "cpu", "null" };
+    int i;
+    for (i = 0; i < 8; i++) {
+        nnt_net *net = nnt_new(NULL);
+        nnt_node loss = nnt_cross_entropy(nnt_linear(nnt_input(net, 3, 9, 7), 4));
+        nnt_compile_desc d;
+        nnt_plan_point points[8];
+        nnt_memory m;
+        memset(&d, 0, sizeof d);
+        d.batch = 2;
+        d.device = devices[i & 1];
+        d.precision = precisions[i >> 1 & 1];
+        d.memory_limit = (size_t)1 << 30;
+        d.optimizer = nnt_sgd(0.1f);
+        if (i < 4) CHECK(nnt_max_batch(net, loss, d) == 0);
+        else CHECK(nnt_plan_curve(net, loss, d, points, 8) == 0);
+        CHECK(nnt_error_code(net) == NNT_ERR_UNSUPPORTED);
+        CHECKF(strstr(nnt_error(net), "can't multiply in ") != NULL, "%s", nnt_error(net));
+        nnt_free(net);
+        net = nnt_new(NULL);
+        loss = nnt_cross_entropy(nnt_linear(nnt_input(net, 3, 9, 7), 4));
+        CHECK((i < 4 ? nnt_plan(net, loss, d, &m) : nnt_compile(net, loss, d)) == NNT_ERR_UNSUPPORTED);
+        nnt_free(net);
+    }
+}
+
 int main(int argc, char **argv)
 {
     TEST_BEGIN(argc, argv);
@@ -1458,5 +1487,6 @@ int main(int argc, char **argv)
     TEST(marks_on_fused_layers_count);
     TEST(deep_nets_are_planned_quickly_and_exactly);
     TEST(memory_report_names_the_layers);
+    TEST(a_precision_that_the_device_lacks_is_refused_by_whoever_plans);
     return TEST_END();
 }
