@@ -4644,7 +4644,8 @@ typedef struct nnti_gemm {
     int group;                      /* panels at a time; usually 1, a panel being in the first-level cache */
     const float *a;                 /* packed: block of k at k0 * m, in it a tile at its first row * block's length */
     const int32_t *tables;          /* nnti_gemm_tables: kc entries for each height of a tile and width of a panel */
-    int in_place;                   /* B's panels are used where they are if they lie side by side; b.table is given */
+    int in_place;                   /* B's panels are used where they are: with b.table, if they lie side by side; without
+                                       it they lie packed for the whole of k, each at the offset of its first column */
 } nnti_gemm;
 
 static int nnti_tile_row(const nnti_gemm *g, int tile)      /* the tile's first row */
@@ -4759,7 +4760,7 @@ static void nnti_gemm_scatter(const nnti_gemm *g, int row, int rows, int64_t col
 typedef struct nnti_panel {
     int64_t column;
     int columns, width, direct;     /* direct: c is in C itself, side by side */
-    const float *in_place;          /* B's columns where they are; NULL: packed to b */
+    const float *in_place;          /* B's columns where they are, or packed before; NULL: packed to b */
     float *b, *c;
     ptrdiff_t ldc;
     float col_bias[NNTI_PANEL_MAX];
@@ -4779,7 +4780,7 @@ static void nnti_panel_begin(const nnti_gemm *g, nnti_panel *p, int64_t column, 
              && nnti_line_runs(&g->c_lines, column, p->columns, run) == 1;
     p->c = p->direct ? g->c + run[0].offset + row * g->ldc : spare;
     p->ldc = p->direct ? g->ldc : p->width;
-    p->in_place = g->in_place && p->columns == p->width && g->b.lines.stride == 1
+    p->in_place = g->in_place && (!g->b.table || p->columns == p->width) && g->b.lines.stride == 1
                && nnti_line_runs(&g->b.lines, column, p->columns, run) == 1 ? g->b.x + run[0].offset : NULL;
     if (g->end.col_bias)
         for (j = 0; j < p->width; j++) p->col_bias[j] = j < p->columns ? g->end.col_bias[column + j] : 0.0f;
@@ -4809,7 +4810,8 @@ static void nnti_panel_tile(const nnti_gemm *g, const nnti_panel *p, int row, in
 {
     const int first = nnti_tile_row(g, tile), rows = nnti_tile_row(g, tile + 1) - first;
     const float *a = g->a + (size_t)k0 * (size_t)g->m + (size_t)first * (size_t)count;
-    const int last = k0 + count == g->k;
+    const float *b = !p->in_place ? p->b : p->in_place + (g->b.table ? 0 : (size_t)k0 * (size_t)p->width);
+    const int last = k0 + count == g->k, tables = p->in_place && g->b.table;
     float *c = p->c + (first - row) * p->ldc;
     nnti_tile_end end;
     if (p->direct && count > 64) nnti_prefetch_tile(c, p->ldc, rows, p->width);
@@ -4819,8 +4821,7 @@ static void nnti_panel_tile(const nnti_gemm *g, const nnti_panel *p, int row, in
     end.add = k0 > 0 || (p->direct && g->end.add);
     end.relu = last && g->end.relu;
     g->isa->tiles[(p->width / g->isa->lanes - 1) * g->isa->rows + rows - 1](
-        count, a, p->in_place ? nnti_tile_table(g, rows) : NULL, p->in_place ? p->in_place : p->b,
-        p->in_place ? g->b.table + k0 : NULL, c, p->ldc, &end);
+        count, a, tables ? nnti_tile_table(g, rows) : NULL, b, tables ? g->b.table + k0 : NULL, c, p->ldc, &end);
 }
 /* C's rows of tiles [tile0, tile1), columns [column0, column1). scratch: nnti_gemm_scratch floats. */
 static void nnti_gemm_block(const nnti_gemm *g, int tile0, int tile1, int64_t column0, int64_t column1, float *scratch)
@@ -6460,7 +6461,9 @@ static void nnti_cpu_conv_data(const nnti_exec *e, const nnt_op *op, const nnt_r
    x' written, split by samples, then the block is multiplied, split by parts of gw'. So each part of gw' sums its k in
    order. At last gw' is brought to gw's order.
    A filter with few weights has too few columns for that. Then (dots) x' is [(c, kh, kw)][positions], and sums are
-   taken along positions, in vectors whose lanes are added up at last. */
+   taken along positions, in vectors whose lanes are added up at last.
+   A kernel of 1x1 without padding (pointwise) meets each position once. Then x' is the panels themselves, packed by
+   samples as gy is, and only what a stride meets; gw' has gw's order, and is gw. */
 typedef struct nnti_conv_weight {
     const nnt_op *op;
     const nnti_gemm_isa *isa;
@@ -6469,26 +6472,51 @@ typedef struct nnti_conv_weight {
     int channels, filters;          /* of a group */
     int samples, rows, bands;       /* of a block; blocks a sample */
     int band_rows, band_width;      /* x': [sample][group][band_rows][band_width][channels]; */
-    int dots, positions;            /*   dots: [sample][group][channel, tap][positions], a block's, in whole vectors */
+    int dots, positions;            /*   dots: [sample][group][channel, tap][positions], a block's, in whole vectors; */
+    int pointwise;                  /*   pointwise: [group][panel][k of the block][channels of the panel] */
     int n0, block_samples, row0, block_rows, parts;     /* the block at work */
     int count, accumulate;
     nnti_gemm_cut cut;
     int32_t *table;
     float *packed, *image, *product, *scratch, *gb_part;
     double *gb_sum;
-    size_t table_bytes, packed_group, image_floats, product_group, scratch_floats;
+    size_t table_bytes, packed_group, image_floats, image_panel, product_group, scratch_floats;
 } nnti_conv_weight;
 
 enum {
     NNTI_CONV_BLOCK = 384 * 1024,   /* floats of a block's operands, about */
+    NNTI_CONV_POINTWISE_K = 1024,   /* pointwise: positions of a block that may need more than that */
     NNTI_CONV_FEW = 32,             /* weights of a filter for which sums along positions are faster */
     NNTI_CONV_DOTS = 8              /* filters of a chunk */
 };
 
+static int nnti_conv_weight_panels(const nnti_conv_weight *t)
+{
+    return (int)nnti_ceil_div(t->channels, nnti_panel_width(t->isa));
+}
+/* pointwise: x' of a block, its panels packed one behind the other. */
+static void nnti_conv_weight_plan_panels(nnti_conv_weight *t)
+{
+    const int width = nnti_panel_width(t->isa);
+    t->image_panel = (size_t)t->g.k * (size_t)width;
+    t->image_floats = (size_t)t->op->groups * (size_t)nnti_conv_weight_panels(t) * t->image_panel;
+    t->g.in_place = 1;
+    t->g.ldc = t->channels;
+    t->g.b.lines.inner = width;
+    t->g.b.lines.middle = nnti_conv_weight_panels(t);
+    t->g.b.lines.middle_stride = (ptrdiff_t)t->image_panel;
+}
+/* Floats of a worker: those of a product, or a panel's positions of one sample, brought together. */
+static size_t nnti_conv_weight_scratch(const nnti_conv_weight *t)
+{
+    const size_t product = nnti_gemm_scratch(&t->g);
+    const size_t panel = (size_t)nnti_panel_width(t->isa) * (size_t)t->rows * (size_t)t->op->out_w;
+    return t->dots ? 0 : t->pointwise && panel > product ? panel : product;
+}
 static void nnti_conv_weight_plan(const nnti_exec *e, const nnt_op *op, nnti_conv_weight *t)
 {
     const int span_h = (op->kernel_h - 1) * op->dilation_h, span_w = (op->kernel_w - 1) * op->dilation_w;
-    int64_t row, sample;
+    int64_t row, sample, block = NNTI_CONV_BLOCK;
     memset(t, 0, sizeof *t);
     t->op = op;
     t->isa = nnti_gemm_isa_of(e);
@@ -6499,13 +6527,18 @@ static void nnti_conv_weight_plan(const nnti_exec *e, const nnt_op *op, nnti_con
     sample = (int64_t)op->out_c * op->out_h * op->out_w
            + (int64_t)op->in_c * t->band_width * ((op->out_h - 1) * op->stride_h + span_h + 1);
     t->dots = t->channels * op->kernel_h * op->kernel_w <= NNTI_CONV_FEW;
+    t->pointwise = !t->dots && op->kernel_h * op->kernel_w == 1 && op->pad_h + op->pad_w == 0;
     if (t->dots) {
         row = (int64_t)op->in_c * op->kernel_h * op->kernel_w * op->out_w;
         sample = row * op->out_h;
+    } else if (t->pointwise) {
+        row = (int64_t)(op->in_c + op->out_c) * op->out_w;
+        sample = row * op->out_h;
+        block = nnti_max64(block, (int64_t)(op->in_c + op->out_c) * NNTI_CONV_POINTWISE_K);
     }
-    t->samples = (int)nnti_max64(1, nnti_min64(256, NNTI_CONV_BLOCK / sample));
+    t->samples = (int)nnti_max64(1, nnti_min64(256, block / sample));
     t->rows = op->out_h;
-    if (sample > NNTI_CONV_BLOCK) t->rows = (int)nnti_max64(1, nnti_min64(op->out_h, NNTI_CONV_BLOCK / row));
+    if (sample > block) t->rows = (int)nnti_max64(1, nnti_min64(op->out_h, block / row));
     t->bands = (op->out_h + t->rows - 1) / t->rows;
     t->band_rows = (t->rows - 1) * op->stride_h + span_h + 1;
     t->positions = (int)nnti_round_up((size_t)t->rows * (size_t)op->out_w, (size_t)t->isa->lanes);
@@ -6525,12 +6558,13 @@ static void nnti_conv_weight_plan(const nnti_exec *e, const nnt_op *op, nnti_con
     t->g.b.lines.middle_stride = (ptrdiff_t)op->dilation_w * t->channels;
     t->g.b.lines.outer_stride = (ptrdiff_t)op->dilation_h * t->band_width * t->channels;
     nnti_gemm_plan(&t->g, t->isa);
-    t->g.group = 1;                     /* the lines of x' that a panel is made of are not read fast enough twice */
+    if (t->pointwise) nnti_conv_weight_plan_panels(t);
+    else t->g.group = 1;                /* the lines of x' that a panel is made of are not read fast enough twice */
     t->table_bytes = nnti_round_up((size_t)t->g.k * sizeof(int32_t), 64);
     t->packed_group = t->dots ? 0 : nnti_gemm_packed(&t->g);
     if (t->dots) t->g.ldc = (ptrdiff_t)t->g.n * t->isa->lanes;
-    t->product_group = nnti_round_up((size_t)t->filters * (size_t)t->g.ldc, 16);
-    t->scratch_floats = t->dots ? 0 : nnti_gemm_scratch(&t->g);
+    t->product_group = t->pointwise ? 0 : nnti_round_up((size_t)t->filters * (size_t)t->g.ldc, 16);
+    t->scratch_floats = nnti_conv_weight_scratch(t);
     t->cut = nnti_gemm_cut_of(&t->g);
 }
 static size_t nnti_conv_weight_sums(const nnti_conv_weight *t)
@@ -6566,7 +6600,27 @@ static void nnti_conv_weight_row(const nnti_conv_weight *t, const float *x, int 
     t->isa->pack_transposed(to + q0 * channels, channels, (int)channels, x + (ptrdiff_t)ih * op->in_w,
                                  (ptrdiff_t)op->in_h * op->in_w, (int)channels, q1 - q0);
 }
-/* A part of a sample of the block: some tiles of gy and some rows of x', of all groups. */
+/* pointwise: a panel of x' for a sample of the block. positions: room for those that a stride leaves. */
+static void nnti_conv_weight_panel(const nnti_conv_weight *t, int s, int group, int panel, float *positions)
+{
+    const nnt_op *op = t->op;
+    const int lanes = t->isa->lanes, k = t->block_rows * op->out_w, first = panel * nnti_panel_width(t->isa);
+    const int lines = nnti_min(nnti_panel_width(t->isa), t->channels - first), width = (lines + lanes - 1) / lanes * lanes;
+    const ptrdiff_t plane = (ptrdiff_t)op->in_h * op->in_w, channel = (ptrdiff_t)group * t->channels + first;
+    const float *x = t->x + ((ptrdiff_t)(t->n0 + s) * op->in_c + channel) * plane;
+    float *to = t->image + (size_t)(group * nnti_conv_weight_panels(t) + panel) * t->image_panel
+              + (size_t)s * (size_t)k * (size_t)width;
+    int c;
+    if (op->stride_h * op->stride_w == 1) {
+        t->isa->pack_transposed(to, width, width, x + (ptrdiff_t)t->row0 * op->in_w, plane, lines, k);
+        return;
+    }
+    for (c = 0; c < lines; c++)
+        nnti_conv_window(t->isa, x + c * plane, op->in_h, op->in_w, t->row0 * op->stride_h, op->stride_h,
+                         t->block_rows, 0, op->stride_w, op->out_w, positions + (ptrdiff_t)c * k, op->out_w);
+    t->isa->pack_transposed(to, width, width, positions, k, lines, k);
+}
+/* A part of a sample of the block: some tiles of gy and some rows or panels of x', of all groups. */
 static void nnti_conv_weight_pack_task(void *arg, int64_t chunk, int worker)
 {
     const nnti_conv_weight *t = (const nnti_conv_weight *)arg;
@@ -6574,9 +6628,9 @@ static void nnti_conv_weight_pack_task(void *arg, int64_t chunk, int worker)
     const int s = (int)(chunk / t->parts), part = (int)(chunk % t->parts), n = t->n0 + s;
     const int k = t->block_rows * op->out_w,
               band_rows = (t->block_rows - 1) * op->stride_h + (op->kernel_h - 1) * op->dilation_h + 1;
-    const int tiles = op->groups * t->g.tiles, rows = op->groups * band_rows;
+    const int pieces = t->pointwise ? nnti_conv_weight_panels(t) : band_rows;
+    const int tiles = op->groups * t->g.tiles, rows = op->groups * pieces;
     int i;
-    (void)worker;
     for (i = tiles * part / t->parts; i < tiles * (part + 1) / t->parts; i++) {
         const int group = i / t->g.tiles, tile = i % t->g.tiles, row = nnti_tile_row(&t->g, tile);
         const float *gy = t->gy + ((ptrdiff_t)n * op->out_c + (ptrdiff_t)group * t->filters) * op->out_h * op->out_w
@@ -6584,13 +6638,14 @@ static void nnti_conv_weight_pack_task(void *arg, int64_t chunk, int worker)
         const nnti_operand a = nnti_operand_matrix(gy, t->filters, (ptrdiff_t)op->out_h * op->out_w, 1);
         int f;
         nnti_gemm_pack_a(&t->g, &a, t->packed + (size_t)group * t->packed_group, tile, s * k, (s + 1) * k, s * k);
-        for (f = row; f < nnti_tile_row(&t->g, tile + 1); f++)
+        for (f = row; op->at[NNT_GB] && f < nnti_tile_row(&t->g, tile + 1); f++)
             t->gb_part[s * op->out_c + group * t->filters + f] = t->isa->sum(gy + (ptrdiff_t)f * op->out_h * op->out_w,
                                                                              k);
     }
     for (i = rows * part / t->parts; i < rows * (part + 1) / t->parts; i++) {
-        const int group = i / band_rows, r = i % band_rows;
-        nnti_conv_weight_row(
+        const int group = i / pieces, r = i % pieces;
+        if (t->pointwise) nnti_conv_weight_panel(t, s, group, r, t->scratch + (size_t)worker * t->scratch_floats);
+        else nnti_conv_weight_row(
             t, t->x + ((ptrdiff_t)n * op->in_c + (ptrdiff_t)group * t->channels) * op->in_h * op->in_w,
             t->row0 * op->stride_h + r - op->pad_h,
             t->image + (((ptrdiff_t)s * op->groups + group) * t->band_rows + r) * t->band_width * t->channels);
@@ -6650,8 +6705,10 @@ static void nnti_conv_weight_task(void *arg, int64_t chunk, int worker)
     const int64_t columns = rest % t->cut.column_blocks, group = rest / t->cut.column_blocks;
     nnti_gemm g = t->g;
     g.a = t->packed + (size_t)group * t->packed_group;
-    g.b.x = t->image + group * t->band_rows * t->band_width * t->channels;
-    g.c = t->product + (size_t)group * t->product_group;
+    g.b.x = t->image + (t->pointwise ? (size_t)(group * nnti_conv_weight_panels(t)) * t->image_panel
+                                     : (size_t)group * (size_t)(t->band_rows * t->band_width * t->channels));
+    g.c = t->pointwise ? (float *)t->op->at[NNT_GW] + group * t->filters * t->channels
+                       : t->product + (size_t)group * t->product_group;
     nnti_gemm_block(&g, (int)(g.tiles * rows / t->cut.row_blocks), (int)(g.tiles * (rows + 1) / t->cut.row_blocks),
                     columns * t->cut.columns, nnti_min64(g.n, (columns + 1) * t->cut.columns),
                     t->scratch + (size_t)worker * t->scratch_floats);
@@ -6663,7 +6720,7 @@ static void nnti_conv_weight_out_task(void *arg, int64_t chunk, int worker)
     const int taps = t->op->kernel_h * t->op->kernel_w, lanes = t->isa->lanes;
     const int64_t group = chunk / t->filters, f = chunk % t->filters;
     const float *from = t->product + (size_t)group * t->product_group + f * t->g.ldc;
-    float *gw = (float *)t->op->at[NNT_GW] + chunk * t->channels * taps, *gb = (float *)t->op->at[NNT_GB];
+    float *gw = (float *)t->op->at[NNT_GW] + chunk * t->channels * taps;
     int c, k, l;
     (void)worker;
     for (c = 0; c < t->channels; c++)
@@ -6673,7 +6730,6 @@ static void nnti_conv_weight_out_task(void *arg, int64_t chunk, int worker)
             else s = from[k * t->channels + c];
             *gw = t->accumulate ? *gw + s : s;
         }
-    if (gb) gb[chunk] = (float)(t->gb_sum[chunk] + (t->accumulate ? gb[chunk] : 0.0));
 }
 /* Where x' has the first channel of what output position k = (sample, row, column) of a block meets. */
 static void nnti_conv_weight_table(nnti_conv_weight *t)
@@ -6719,6 +6775,7 @@ static void nnti_conv_weight_wino(const nnti_exec *e, const nnt_op *op, const nn
 static void nnti_cpu_conv_weight(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
 {
     nnti_conv_weight t;
+    float *gb = (float *)op->at[NNT_GB];
     char *w = (char *)op->workspace;
     int band, s, f, big;
     if (nnti_conv_is_odd(op)) { nnti_conv_c_weight(op, run); return; }
@@ -6742,9 +6799,12 @@ static void nnti_cpu_conv_weight(const nnti_exec *e, const nnt_op *op, const nnt
     t.gy = (const float *)op->at[NNT_GY];
     t.count = run->count;
     t.accumulate = run->accumulate != 0;
-    t.g.b.table = t.table;
+    t.g.end.add = t.pointwise && t.accumulate;
     t.g.in_place = 1;
-    nnti_conv_weight_table(&t);
+    if (!t.pointwise) {
+        t.g.b.table = t.table;
+        nnti_conv_weight_table(&t);
+    }
     for (f = 0; f < op->out_c; f++) t.gb_sum[f] = 0.0;
     for (t.n0 = 0; t.n0 < run->count; t.n0 += t.samples)
         for (band = 0; band < t.bands; band++) {
@@ -6761,11 +6821,13 @@ static void nnti_cpu_conv_weight(const nnti_exec *e, const nnt_op *op, const nnt
             else
                 nnti_parallel_if(e, big, (int64_t)op->groups * t.cut.row_blocks * t.cut.column_blocks,
                                  nnti_conv_weight_task, &t);
-            for (s = 0; s < t.block_samples; s++)
+            for (s = 0; gb && s < t.block_samples; s++)
                 for (f = 0; f < op->out_c; f++) t.gb_sum[f] += t.gb_part[s * op->out_c + f];
             t.g.end.add = 1;
         }
-    nnti_parallel_if(e, (double)op->out_c * (double)t.g.n > 32 * 1024, op->out_c, nnti_conv_weight_out_task, &t);
+    if (!t.pointwise)
+        nnti_parallel_if(e, (double)op->out_c * (double)t.g.n > 32 * 1024, op->out_c, nnti_conv_weight_out_task, &t);
+    for (f = 0; gb && f < op->out_c; f++) gb[f] = (float)(t.gb_sum[f] + (t.accumulate ? gb[f] : 0.0));
 }
 
 /* ============================================================================

@@ -310,6 +310,19 @@ static void conv_one_by_one(void)
         check_square(n, 17, 3, 5, 16, 1, 3, 1, 1, 1);
     }
 }
+/* Gradients of the weights take panels of channels: more than 32 of them, not filled, of groups, of what strides leave,
+   over samples that end within a block of sums, and in bands of rows. */
+static void conv_one_by_one_of_many_channels(void)
+{
+    static const naive_conv blocks = { 3, 40, 21, 20, 9, 1, 1, 1, 1, 0, 0, 1, 1, 1 };
+    int i;
+    for (i = 33; i <= 100; i += 15) check_square(1 + i % 3, i, 5, 7, i * 7 % 40 + 1, 1, 1 + i % 4, 0, 1, 1);
+    check_square(2, 80, 6, 5, 42, 1, 1, 0, 1, 2);
+    check_square(2, 80, 6, 5, 42, 1, 2, 0, 1, 2);
+    check_square(1, 40, 92, 91, 7, 1, 1, 0, 1, 1);
+    check_square(1, 40, 184, 182, 7, 1, 2, 0, 1, 1);
+    for (i = 0; i < 32; i += 5) check_conv(&blocks, i);
+}
 static void conv_rectangular(void)
 {
     static const naive_conv cases[] = {
@@ -712,6 +725,7 @@ int main(int argc, char **argv)
     TEST(conv_kernel_equal_to_the_padded_input);
     TEST(conv_padding_beyond_the_kernel);
     TEST(conv_one_by_one);
+    TEST(conv_one_by_one_of_many_channels);
     TEST(conv_rectangular);
     TEST(conv_dilated);
     TEST(conv_groups_up_to_depthwise);
