@@ -3613,7 +3613,8 @@ NNT_API float nnt_learning_rate(const nnt_optimizer *o, int64_t step)
 enum {
     NNTI_PANEL_MAX = 32,            /* columns of a panel at most */
     NNTI_TILE_MAX = 14,             /* rows of a tile at most */
-    NNTI_GROUP_MAX = 8,             /* panels that are packed together at most */
+    NNTI_GROUP_MAX = 16,            /* panels that are packed together at most */
+    NNTI_GROUP_FLOATS = 96 * 1024,  /* and their floats: beside a tile of A they stay in the second-level cache */
     NNTI_GEMM_KC = 384,             /* length of a block of k: a panel nearly fits in the first-level cache */
     NNTI_GEMM_ROWS = 1024           /* rows of C that one chunk of work has at most */
 };
@@ -4313,14 +4314,18 @@ NNTI_AVX512 static void nnti_pack_rows_avx512(const nnti_pack_job *p)
                 const ptrdiff_t at = table ? table[k] : 0;
                 _mm512_mask_storeu_ps(to, keep, _mm512_mask_loadu_ps(_mm512_maskz_loadu_ps(m0, x0 + at), m1, x1 + at));
             }
-        } else if (p->stride == 2 && v.count == 1) {        /* a convolution's stride: the even floats of two vectors */
+        } else if (p->stride == 2) {                        /* a convolution's stride: the even floats of two vectors */
             const __m512i even = _mm512_add_epi32(lane, lane);
-            const uint32_t bits = 0x55555555u & (0xffffffffu >> (32 - 2 * v.high[0])) & (0xffffffffu << 2 * v.low[0]);
-            const float *x0 = x + v.offset[0];
-            for (k = 0; k < count; k++, to += pitch, x0 += step) {
-                const float *at = table ? x0 + table[k] : x0;
-                const __m512 a = _mm512_maskz_loadu_ps((__mmask16)(bits & 0xffffu), at);
-                const __m512 b = _mm512_maskz_loadu_ps((__mmask16)(bits >> 16), at + 16);
+            uint32_t bits[16];
+            for (r = 0; r < v.count; r++)
+                bits[r] = 0x55555555u & (0xffffffffu >> (32 - 2 * v.high[r])) & (0xffffffffu << 2 * v.low[r]);
+            for (k = 0; k < count; k++, to += pitch, x += step) {
+                const float *at = table ? x + table[k] : x;
+                __m512 a = _mm512_setzero_ps(), b = a;
+                for (r = 0; r < v.count; r++) {
+                    a = _mm512_mask_loadu_ps(a, (__mmask16)(bits[r] & 0xffffu), at + v.offset[r]);
+                    b = _mm512_mask_loadu_ps(b, (__mmask16)(bits[r] >> 16), at + v.offset[r] + 16);
+                }
                 _mm512_mask_storeu_ps(to, keep, _mm512_permutex2var_ps(a, even, b));
             }
         } else {
@@ -4516,11 +4521,24 @@ NNTI_AVX512 static float nnti_row_sum_avx512(const float *x, int64_t count)
     for (i = 8; i > 0; i /= 2) for (k = 0; k < i; k++) lane[k] += lane[k + i];
     return lane[0];
 }
+NNTI_AVX512 NNTI_INLINE void nnti_scatter_row_avx512(const float *s, int count, float *c, const float *mask, int add)
+{
+    int j;
+    for (j = 0; j < count; j += 16) {
+        const __mmask16 in = nnti_lane_mask_avx512(0, nnti_min(16, count - j));
+        __m512 v = _mm512_maskz_loadu_ps(in, s + j);
+        if (add) v = _mm512_add_ps(_mm512_maskz_loadu_ps(in, c + j), v);
+        if (mask)
+            v = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(_mm512_maskz_loadu_ps(in, mask + j), _mm512_setzero_ps(), _CMP_GT_OQ), v);
+        _mm512_mask_storeu_ps(c + j, in, v);
+    }
+}
 /* Of stride 2, to the even floats of two vectors' room. */
 NNTI_AVX512 static void nnti_scatter_avx512(const float *s, int count, float *c, const float *mask, ptrdiff_t stride,
                                             int add)
 {
     const __m512i spread = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+    if (stride == 1) { nnti_scatter_row_avx512(s, count, c, mask, add); return; }
     if (stride != 2) { nnti_scatter_c(s, count, c, mask, stride, add); return; }
     for (; count > 0; count -= 8, s += 8, c += 16) {
         const int n = nnti_min(8, count);
@@ -4664,7 +4682,14 @@ static void nnti_gemm_plan(nnti_gemm *g, const nnti_gemm_isa *isa)
        second-level cache: bring each tile of it for several panels. */
     g->group = 1;
     if (blocks == 1 ? g->kc < 128 && (double)g->m * (double)g->n > 4e6 : (double)g->m * g->k > 256e3)
-        g->group = (int)nnti_max64(1, nnti_min64(NNTI_GROUP_MAX, g->n / nnti_panel_width(isa) / 4));
+        g->group = (int)nnti_max64(1, nnti_min64(8, g->n / nnti_panel_width(isa) / 4));
+}
+/* Packs as many panels together as the second-level cache holds, so that B's rows are read and C's are written in long
+   pieces. */
+static void nnti_gemm_widen(nnti_gemm *g)
+{
+    const int64_t width = nnti_panel_width(g->isa), most = nnti_min64(NNTI_GROUP_MAX, NNTI_GROUP_FLOATS / (g->kc * width));
+    g->group = (int)nnti_max64(1, nnti_min64(most, g->n / width));
 }
 /* Offsets of packed k: k * height for the two heights that tiles have, then k * width for the widths of panels; last,
    room for those of B in place. */
@@ -6022,6 +6047,7 @@ static void nnti_taps_plan(const nnti_exec *e, nnti_taps *t)
     t->g.b.lines.middle_stride = t->pitch * t->row_step;
     t->g.b.lines.outer_stride = t->sample;
     nnti_gemm_plan(&t->g, nnti_gemm_isa_of(e));
+    if (t->direct && t->h.taps * t->w.taps == 1) nnti_gemm_widen(&t->g);
     /* A single image of few positions leaves too few chunks: split the filters as well. */
     t->turned = t->h.taps * t->w.taps > 1 && t->g.k >= NNTI_CONV_TURN_K && t->w.grid >= NNTI_CONV_TURN_WIDTH && t->g.m >= t->g.isa->lanes / 2;
     chunks = t->groups * t->bands;
