@@ -5026,6 +5026,262 @@ static nnti_gemm nnti_gemm_new(const nnti_exec *e, int m, int64_t n, int k)
 }
 
 /* ============================================================================
+   >>pooled    2x2 max pooling beside a convolution, while channels are the vectors' lanes
+   The map between the two is never written: maxima are taken of results before they are brought to planes, and gradients
+   are spread while they are read. Used by >>winograd and >>few.
+   ============================================================================ */
+
+/* Values lie as [position][lane], and so do the indices of the maxima, which only these functions read: of a sample
+   [channels / lanes][h][w][lane]. Instruction sets without them pool maps. */
+typedef struct nnti_pooled_isa {
+    int lanes;
+    /* y[i] = the largest of top[2 i], top[2 i + 1], bottom[2 i] and bottom[2 i + 1] + bias, at least 0 if relu; at[i] = which
+       of the four it is, unless `at` is NULL; i < count. NaN and equal values as in nnti_maxpool_window. */
+    void (*max)(const float *top, const float *bottom, int count, const float *bias, int relu, float *y, uint8_t *at);
+    /* row[i - first] = gy[i / 2] where at[i / 2] is 2 half + i % 2, else 0; first <= i < last, half 0: upper, 1: lower row */
+    void (*spread)(const float *gy, const uint8_t *at, int first, int last, int half, float *row);
+    /* A convolution of few weights with its pooling. s[k] = w[k] times x[table[k] + ..] at 4 positions side by side, of 2
+       rows: .. is 0, step, down and down + step, for window i from 2 i step on. vecs vectors of filters, 1 or 2: w and y
+       are [..][vecs][lane], bias [vecs][lane], and at has `apart` bytes between vectors. */
+    void (*few)(int vecs, const float *x, ptrdiff_t down, ptrdiff_t step, const int32_t *table, int taps, const float *w,
+                const float *bias, int relu, int count, float *y, uint8_t *at, ptrdiff_t apart);
+    /* Its weights' gradient: sums[k] += gy[i] quads[table[k] + i step][at[i]] for NNTI_FEW_TAPS k and i < count; a quad is
+       what 4 positions meet. */
+    void (*few_weight)(const float *quads, ptrdiff_t step, const int32_t *table, const float *gy, const uint8_t *at, int count,
+                       float *sums);
+    /* sum += gy[i] for i < count */
+    void (*few_bias)(const float *gy, int count, float *sum);
+} nnti_pooled_isa;
+
+enum { NNTI_FEW_TAPS = 9, NNTI_QUAD = 4, NNTI_LANES_MAX = 16 };
+
+#if defined(NNTI_X86)
+/* The running maxima of as many windows as there are lanes, and where they are. */
+typedef struct nnti_best8 { __m256 value; __m256i at; } nnti_best8;
+typedef struct nnti_best16 { __m512 value; __m512i at; } nnti_best16;
+
+NNTI_AVX2 NNTI_INLINE void nnti_take_avx2(nnti_best8 *b, __m256 v, int at)
+{
+    const __m256 take = _mm256_or_ps(_mm256_cmp_ps(v, b->value, _CMP_GT_OQ), _mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+    b->value = _mm256_blendv_ps(b->value, v, take);
+    b->at = _mm256_blendv_epi8(b->at, _mm256_set1_epi32(at), _mm256_castps_si256(take));
+}
+NNTI_AVX512 NNTI_INLINE void nnti_take_avx512(nnti_best16 *b, __m512 v, int at)
+{
+    const __mmask16 take = (__mmask16)(_mm512_cmp_ps_mask(v, b->value, _CMP_GT_OQ) | _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q));
+    b->value = _mm512_mask_mov_ps(b->value, take, v);
+    b->at = _mm512_mask_mov_epi32(b->at, take, _mm512_set1_epi32(at));
+}
+/* Indices as bytes, and back. */
+NNTI_AVX2 NNTI_INLINE __m128i nnti_to_bytes_avx2(__m256i at)
+{
+    const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(at), _mm256_extracti128_si256(at, 1));
+    return _mm_packus_epi16(words, words);
+}
+NNTI_AVX2 NNTI_INLINE void nnti_put_bytes_avx2(uint8_t *to, __m256i at)
+{
+    _mm_storel_epi64((__m128i *)(void *)to, nnti_to_bytes_avx2(at));
+}
+NNTI_AVX512 NNTI_INLINE void nnti_put_bytes_avx512(uint8_t *to, __m512i at)
+{
+    _mm_storeu_si128((__m128i *)(void *)to, _mm512_cvtepi32_epi8(at));
+}
+NNTI_AVX2 NNTI_INLINE __m256i nnti_get_bytes_avx2(const uint8_t *at)
+{
+    return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)at));
+}
+NNTI_AVX512 NNTI_INLINE __m512i nnti_get_bytes_avx512(const uint8_t *at)
+{
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)at));
+}
+/* v where at is k, else 0 */
+NNTI_AVX2 NNTI_INLINE __m256 nnti_where_avx2(__m256 v, __m256i at, int k)
+{
+    return _mm256_and_ps(v, _mm256_castsi256_ps(_mm256_cmpeq_epi32(at, _mm256_set1_epi32(k))));
+}
+NNTI_AVX512 NNTI_INLINE __m512 nnti_where_avx512(__m512 v, __m512i at, int k)
+{
+    return _mm512_maskz_mov_ps(_mm512_cmpeq_epi32_mask(at, _mm512_set1_epi32(k)), v);
+}
+/* quad[at] of each lane */
+NNTI_AVX2 NNTI_INLINE __m256 nnti_quad_avx2(const float *quad, __m256i at)
+{
+    return _mm256_permutevar_ps(_mm256_broadcast_ps((const __m128 *)(const void *)quad), at);
+}
+NNTI_AVX512 NNTI_INLINE __m512 nnti_quad_avx512(const float *quad, __m512i at)
+{
+    return _mm512_permutevar_ps(_mm512_broadcast_f32x4(_mm_loadu_ps(quad)), at);
+}
+
+#define NNTI_POOLED_MAX(isa, attribute) \
+    attribute NNTI_INLINE void nnti_largest_##isa(NNTI_BEST *b, NNTI_V s0, NNTI_V s1, NNTI_V s2, NNTI_V s3, NNTI_V bias, \
+                                                  int relu) \
+    { \
+        const NNTI_V floor = NNTI_SET(relu ? 0.0f : nnti_bits_float(0xff800000u)); \
+        b->value = NNTI_MAX(floor, NNTI_SUM(s0, bias)); \
+        b->at = NNTI_NOWHERE; \
+        nnti_take_##isa(b, NNTI_MAX(floor, NNTI_SUM(s1, bias)), 1); \
+        nnti_take_##isa(b, NNTI_MAX(floor, NNTI_SUM(s2, bias)), 2); \
+        nnti_take_##isa(b, NNTI_MAX(floor, NNTI_SUM(s3, bias)), 3); \
+    } \
+    attribute static void nnti_pooled_max_##isa(const float *top, const float *bottom, int count, const float *bias, int relu, \
+                                                float *y, uint8_t *at) \
+    { \
+        const NNTI_V add = NNTI_LOAD(bias); \
+        int i; \
+        for (i = 0; i < count; i++, top += 2 * NNTI_W, bottom += 2 * NNTI_W) { \
+            NNTI_BEST b; \
+            nnti_largest_##isa(&b, NNTI_LOAD(top), NNTI_LOAD(top + NNTI_W), NNTI_LOAD(bottom), NNTI_LOAD(bottom + NNTI_W), add, \
+                               relu); \
+            NNTI_STORE(y + i * NNTI_W, b.value); \
+            if (at) nnti_put_bytes_##isa(at + i * NNTI_W, b.at); \
+        } \
+    }
+#define NNTI_POOLED_SPREAD(isa, attribute) \
+    attribute static void nnti_pooled_spread_##isa(const float *gy, const uint8_t *at, int first, int last, int half, float *row) \
+    { \
+        int i; \
+        for (i = first; i < last; i++, row += NNTI_W) \
+            NNTI_STORE(row, nnti_where_##isa(NNTI_LOAD(gy + i / 2 * NNTI_W), nnti_get_bytes_##isa(at + i / 2 * NNTI_W), \
+                                             2 * half + i % 2)); \
+    }
+#define NNTI_POOLED_FEW(isa, attribute) \
+    attribute NNTI_INLINE void nnti_pooled_few_##isa##_n(const int vecs, const float *x, ptrdiff_t down, ptrdiff_t step, \
+                                                         const int32_t *table, int taps, const float *w, const float *bias, \
+                                                         int relu, int count, float *y, uint8_t *at, ptrdiff_t apart) \
+    { \
+        int i, k; \
+        for (i = 0; i < count; i++, x += 2 * step, y += vecs * NNTI_W) { \
+            NNTI_V u0 = NNTI_SET(0), u1 = u0, u2 = u0, u3 = u0, v0 = u0, v1 = u0, v2 = u0, v3 = u0; \
+            const float *weight = w; \
+            NNTI_BEST b; \
+            for (k = 0; k < taps; k++, weight += vecs * NNTI_W) { \
+                const float *p = x + table[k]; \
+                const NNTI_V w0 = NNTI_LOAD(weight), w1 = vecs > 1 ? NNTI_LOAD(weight + NNTI_W) : w0; \
+                const NNTI_V x0 = NNTI_SET(p[0]), x1 = NNTI_SET(p[step]), x2 = NNTI_SET(p[down]), x3 = NNTI_SET(p[down + step]); \
+                u0 = NNTI_FMA(w0, x0, u0); u1 = NNTI_FMA(w0, x1, u1); u2 = NNTI_FMA(w0, x2, u2); u3 = NNTI_FMA(w0, x3, u3); \
+                if (vecs > 1) { \
+                    v0 = NNTI_FMA(w1, x0, v0); v1 = NNTI_FMA(w1, x1, v1); v2 = NNTI_FMA(w1, x2, v2); v3 = NNTI_FMA(w1, x3, v3); \
+                } \
+            } \
+            nnti_largest_##isa(&b, u0, u1, u2, u3, NNTI_LOAD(bias), relu); \
+            NNTI_STORE(y, b.value); \
+            if (at) nnti_put_bytes_##isa(at + i * NNTI_W, b.at); \
+            if (vecs == 1) continue; \
+            nnti_largest_##isa(&b, v0, v1, v2, v3, NNTI_LOAD(bias + NNTI_W), relu); \
+            NNTI_STORE(y + NNTI_W, b.value); \
+            if (at) nnti_put_bytes_##isa(at + apart + i * NNTI_W, b.at); \
+        } \
+    } \
+    attribute static void nnti_pooled_few_##isa(int vecs, const float *x, ptrdiff_t down, ptrdiff_t step, const int32_t *table, \
+                                                int taps, const float *w, const float *bias, int relu, int count, float *y, \
+                                                uint8_t *at, ptrdiff_t apart) \
+    { \
+        if (vecs == 1) nnti_pooled_few_##isa##_n(1, x, down, step, table, taps, w, bias, relu, count, y, at, apart); \
+        else nnti_pooled_few_##isa##_n(2, x, down, step, table, taps, w, bias, relu, count, y, at, apart); \
+    }
+#define NNTI_FEW_NEW(K) NNTI_V s##K = NNTI_LOAD(sums + K * NNTI_W);
+#define NNTI_FEW_ADD(ISA, K) s##K = NNTI_FMA(g, nnti_quad_##ISA(quads + NNTI_QUAD * table[K], which), s##K);
+#define NNTI_FEW_OUT(K) NNTI_STORE(sums + K * NNTI_W, s##K);
+#define NNTI_POOLED_FEW_WEIGHT(isa, attribute) \
+    attribute static void nnti_pooled_few_weight_##isa(const float *quads, ptrdiff_t step, const int32_t *table, const float *gy, \
+                                                       const uint8_t *at, int count, float *sums) \
+    { \
+        int i; \
+        NNTI_ROWS_9(NNTI_FEW_NEW) \
+        for (i = 0; i < count; i++, quads += NNTI_QUAD * step) { \
+            const NNTI_V g = NNTI_LOAD(gy + i * NNTI_W); \
+            const NNTI_I which = nnti_get_bytes_##isa(at + i * NNTI_W); \
+            NNTI_FEW_ADD(isa, 0) NNTI_FEW_ADD(isa, 1) NNTI_FEW_ADD(isa, 2) NNTI_FEW_ADD(isa, 3) NNTI_FEW_ADD(isa, 4) \
+            NNTI_FEW_ADD(isa, 5) NNTI_FEW_ADD(isa, 6) NNTI_FEW_ADD(isa, 7) NNTI_FEW_ADD(isa, 8) \
+        } \
+        NNTI_ROWS_9(NNTI_FEW_OUT) \
+    } \
+    attribute static void nnti_pooled_few_bias_##isa(const float *gy, int count, float *sum) \
+    { \
+        NNTI_V s = NNTI_LOAD(sum); \
+        int i; \
+        for (i = 0; i < count; i++) s = NNTI_SUM(s, NNTI_LOAD(gy + i * NNTI_W)); \
+        NNTI_STORE(sum, s); \
+    }
+#define NNTI_POOLED_KERNELS(isa, attribute) \
+    NNTI_POOLED_MAX(isa, attribute) \
+    NNTI_POOLED_SPREAD(isa, attribute) \
+    NNTI_POOLED_FEW(isa, attribute) \
+    NNTI_POOLED_FEW_WEIGHT(isa, attribute) \
+    static const nnti_pooled_isa nnti_pooled_isa_##isa = { \
+        NNTI_W, nnti_pooled_max_##isa, nnti_pooled_spread_##isa, nnti_pooled_few_##isa, nnti_pooled_few_weight_##isa, \
+        nnti_pooled_few_bias_##isa \
+    };
+
+#define NNTI_V __m256
+#define NNTI_I __m256i
+#define NNTI_W 8
+#define NNTI_BEST nnti_best8
+#define NNTI_NOWHERE _mm256_setzero_si256()
+#define NNTI_SET(a) _mm256_set1_ps(a)
+#define NNTI_FMA _mm256_fmadd_ps
+#define NNTI_SUM _mm256_add_ps
+#define NNTI_MAX _mm256_max_ps              /* of a number and NaN the second, of equal values too */
+#define NNTI_LOAD _mm256_loadu_ps
+#define NNTI_STORE _mm256_storeu_ps
+NNTI_POOLED_KERNELS(avx2, NNTI_AVX2)
+#undef NNTI_V
+#undef NNTI_I
+#undef NNTI_W
+#undef NNTI_BEST
+#undef NNTI_NOWHERE
+#undef NNTI_SET
+#undef NNTI_FMA
+#undef NNTI_SUM
+#undef NNTI_MAX
+#undef NNTI_LOAD
+#undef NNTI_STORE
+
+#define NNTI_V __m512
+#define NNTI_I __m512i
+#define NNTI_W 16
+#define NNTI_BEST nnti_best16
+#define NNTI_NOWHERE _mm512_setzero_si512()
+#define NNTI_SET(a) _mm512_set1_ps(a)
+#define NNTI_FMA _mm512_fmadd_ps
+#define NNTI_SUM _mm512_add_ps
+#define NNTI_MAX _mm512_max_ps
+#define NNTI_LOAD(p) _mm512_loadu_ps(p)
+#define NNTI_STORE(p, v) _mm512_storeu_ps(p, v)
+NNTI_POOLED_KERNELS(avx512, NNTI_AVX512)
+#undef NNTI_V
+#undef NNTI_I
+#undef NNTI_W
+#undef NNTI_BEST
+#undef NNTI_NOWHERE
+#undef NNTI_SET
+#undef NNTI_FMA
+#undef NNTI_SUM
+#undef NNTI_MAX
+#undef NNTI_LOAD
+#undef NNTI_STORE
+#endif
+
+/* The functions for this op, a convolution with pooling or one of its gradients; NULL: its map is pooled. */
+static const nnti_pooled_isa *nnti_pooled_isa_of(const nnti_exec *e)
+{
+#if defined(NNTI_X86)
+    if (e->isa == NNTI_ISA_AVX512) return &nnti_pooled_isa_avx512;
+    if (e->isa == NNTI_ISA_AVX2) return &nnti_pooled_isa_avx2;
+#endif
+    (void)e;
+    return NULL;
+}
+
+/* A map that is pooled: its pooled size and the indices. isa NULL: it is an ordinary map. */
+typedef struct nnti_pooled {
+    const nnti_pooled_isa *isa;
+    int h, w;
+    uint8_t *at;
+} nnti_pooled;
+
+/* ============================================================================
    >>winograd    Convolutions of stride 1 with fewer multiplications: F(4x4, 3x3), F(2x2, 3x3) and F(2x2, 5x5)
    Reads images into tiles, multiplies their transforms by those of the weights as 36 or 16 products, and writes images.
    Used by >>conv, which decides by shape alone.
@@ -5384,6 +5640,7 @@ typedef struct nnti_wino_image {
     int channels, h, w, pad_h, pad_w, size;
     nnti_wino_fn map;
     ptrdiff_t row, element;         /* transforms lie as [element][tile][channel]: floats of a tile, of an element */
+    nnti_pooled pooled;             /* memory holds the map pooled, or its gradient, which h and w don't tell of */
 } nnti_wino_image;
 
 /* The plan. Tiles are counted through samples, rows and columns. */
@@ -5423,9 +5680,16 @@ enum {
 
 /* So many floats, and a few more so that lines at this distance don't share sets of a cache. */
 static ptrdiff_t nnti_wino_pitch(ptrdiff_t floats) { return (ptrdiff_t)(nnti_round_up((size_t)floats, 16) | 16); }
+/* A window of lanes, and behind it room for the rows of a pooled map that it is made of, or which its tiles become. */
+static int nnti_wino_window_width(const nnti_wino *t) { return NNTI_WINO_RUN * t->m + t->kernel - 1; }
+static float *nnti_wino_room(const nnti_wino *t, float *window)
+{
+    return window + (size_t)t->side * (size_t)nnti_wino_window_width(t) * (size_t)t->isa->lanes;
+}
 static size_t nnti_wino_window_floats(const nnti_wino *t)
 {
-    return (size_t)t->side * (size_t)(NNTI_WINO_RUN * t->m + t->kernel - 1) * (size_t)t->isa->lanes;
+    const size_t width = (size_t)nnti_wino_window_width(t), side = (size_t)t->side;
+    return (side * width + (side / 2 + 1) * (width / 2 + 1)) * (size_t)t->isa->lanes;
 }
 static int nnti_wino_groups(const nnti_wino *t, int channels) { return (int)nnti_ceil_div(channels, t->isa->lanes); }
 
@@ -5453,23 +5717,52 @@ static void nnti_wino_elements(nnti_wino *t)        /* block is known */
     t->y.element = nnti_wino_pitch(t->block * t->y.row);
 }
 
+/* Lines [first, last) of a pooled map that lines [top, top + size) meet, which begin before it or end behind it. */
+typedef struct nnti_wino_lines { int first, last; } nnti_wino_lines;
+static nnti_wino_lines nnti_wino_pooled_lines(int top, int size, int lines)
+{
+    nnti_wino_lines l;
+    l.first = nnti_min(lines, nnti_max(0, top) / 2);
+    l.last = nnti_max(l.first, nnti_min(lines, (top + size + 1) / 2));
+    return l;
+}
+/* Those of a pooled map to [row][column][lane]. */
+static void nnti_wino_pooled_rows(const nnti_wino *t, const float *x, const nnti_pooled *p, nnti_wino_lines rows,
+                                  nnti_wino_lines columns, float *to)
+{
+    const ptrdiff_t plane = (ptrdiff_t)p->h * p->w;
+    const int lanes = t->isa->lanes, width = columns.last - columns.first, whole = width == p->w;
+    int r;
+    for (r = rows.first; r < (whole ? nnti_min(rows.first + 1, rows.last) : rows.last); r++, to += (ptrdiff_t)width * lanes)
+        t->gemm->pack_transposed(to, lanes, lanes, x + (ptrdiff_t)r * p->w + columns.first, plane, lanes,
+                                 whole ? (rows.last - rows.first) * width : width);
+}
 /* Channels [c, c + lanes) of columns tiles of a row, to [size][(columns - 1) m + size][lanes]. */
 static void nnti_wino_window(const nnti_wino *t, const nnti_wino_image *g, int c, int n, int row, int column, int columns,
                              float *to)
 {
+    const nnti_pooled *p = &g->pooled;
     const int lanes = t->isa->lanes, width = (columns - 1) * t->m + g->size;
+    const int h = p->isa ? 2 * p->h : g->h, w = p->isa ? 2 * p->w : g->w, top = row * t->m - g->pad_h;
     const int left = column * t->m - g->pad_w, q0 = nnti_min(width, nnti_max(0, -left));
-    const int q1 = nnti_max(q0, nnti_min(width, g->w - left));
-    const ptrdiff_t plane = (ptrdiff_t)g->h * g->w;
-    const float *x = g->x + ((ptrdiff_t)n * g->channels + c) * plane;
+    const int q1 = nnti_max(q0, nnti_min(width, w - left));
+    const ptrdiff_t plane = p->isa ? (ptrdiff_t)p->h * p->w : (ptrdiff_t)h * w, channel = (ptrdiff_t)n * g->channels + c;
+    const float *x = g->x + channel * plane;
+    const nnti_wino_lines rows = nnti_wino_pooled_lines(top, g->size, p->h), cols = nnti_wino_pooled_lines(left, width, p->w);
+    float *room = nnti_wino_room(t, to);
     int r;
-    for (r = 0; r < g->size; r++, to += (ptrdiff_t)width * lanes) {
-        const int h = row * t->m - g->pad_h + r, inside = h >= 0 && h < g->h;
-        const int first = inside ? q0 : width, last = inside ? q1 : width;
+    if (p->isa) nnti_wino_pooled_rows(t, x, p, rows, cols, room);
+    for (r = top; r < top + g->size; r++, to += (ptrdiff_t)width * lanes) {
+        const int inside = r >= 0 && r < h, first = inside ? q0 : width, last = inside ? q1 : width;
         memset(to, 0, (size_t)first * (size_t)lanes * sizeof *to);
         memset(to + (ptrdiff_t)last * lanes, 0, (size_t)(width - last) * (size_t)lanes * sizeof *to);
-        if (first < last)
-            t->gemm->pack_transposed(to + (ptrdiff_t)first * lanes, lanes, lanes, x + (ptrdiff_t)h * g->w + left + first,
+        if (first >= last) continue;
+        if (p->isa)
+            p->isa->spread(room + (ptrdiff_t)(r / 2 - rows.first) * (cols.last - cols.first) * lanes,
+                           p->at + channel * plane + ((ptrdiff_t)(r / 2) * p->w + cols.first) * lanes,
+                           left + first - 2 * cols.first, left + last - 2 * cols.first, r % 2, to + (ptrdiff_t)first * lanes);
+        else
+            t->gemm->pack_transposed(to + (ptrdiff_t)first * lanes, lanes, lanes, x + (ptrdiff_t)r * w + left + first,
                                      plane, nnti_min(lanes, g->channels - c), last - first);
     }
 }
@@ -5545,25 +5838,54 @@ static void nnti_wino_multiply(const nnti_wino *t, const float *v, float *produc
                 }
             }
 }
-/* Results of filters [f, f + lanes) from their products. */
-static void nnti_wino_write(const nnti_wino *t, const float *products, int f, int64_t first, int count, float *window)
+/* Results of filters [f, f + lanes) of a run of tiles, to planes. */
+static void nnti_wino_put(const nnti_wino *t, const nnti_wino_at *at, int f, const float *window, ptrdiff_t pitch)
 {
     const int lanes = t->isa->lanes, m = t->m, filters = t->y.channels;
     const ptrdiff_t plane = (ptrdiff_t)t->out_h * t->out_w;
-    nnti_wino_at at = { 0, 0, 0, 0, 0 };
+    const int rows = nnti_min(m, t->out_h - at->row * m), columns = nnti_min(at->columns * m, t->out_w - at->column * m);
+    ptrdiff_t to = ((ptrdiff_t)at->n * filters + f) * plane + (ptrdiff_t)at->row * m * t->out_w + at->column * m;
     nnti_tile_end end = t->end;
+    int r;
     if (end.row_bias) end.row_bias += f;
+    for (r = 0; r < rows; r++, to += t->out_w) {
+        if (t->end.mask) end.mask = t->end.mask + to;
+        t->gemm->turn(window + r * pitch, lanes, columns, nnti_min(lanes, filters - f), t->result + to, plane, &end);
+    }
+}
+/* The same, pooled on the way. Tiles have an even number of results a side. */
+static void nnti_wino_put_pooled(const nnti_wino *t, const nnti_wino_at *at, int f, float *window, ptrdiff_t pitch)
+{
+    static const float none[NNTI_LANES_MAX] = { 0 };
+    const nnti_pooled *p = &t->y.pooled;
+    const int lanes = t->isa->lanes, half = t->m / 2, row = at->row * half, column = at->column * half;
+    const int rows = nnti_min(half, p->h - row), columns = nnti_min(at->columns * half, p->w - column), whole = columns == p->w;
+    const ptrdiff_t plane = (ptrdiff_t)p->h * p->w, to = ((ptrdiff_t)at->n * t->y.channels + f) * plane;
+    float *y = nnti_wino_room(t, window), *from = y;
+    nnti_tile_end end;
+    int r;
+    memset(&end, 0, sizeof end);
+    if (columns <= 0) return;
+    for (r = 0; r < rows; r++, y += columns * lanes) {
+        const ptrdiff_t position = (ptrdiff_t)(row + r) * p->w + column;
+        p->isa->max(window + 2 * r * pitch, window + (2 * r + 1) * pitch, columns, t->end.row_bias ? t->end.row_bias + f : none,
+                    t->end.relu, y, p->at ? p->at + to + position * lanes : NULL);
+    }
+    for (r = 0; t->result && r < (whole ? nnti_min(1, rows) : rows); r++, from += columns * lanes)
+        t->gemm->turn(from, lanes, whole ? rows * columns : columns, lanes, t->result + to + (ptrdiff_t)(row + r) * p->w + column,
+                      plane, &end);
+}
+/* Results of filters [f, f + lanes) from their products. */
+static void nnti_wino_write(const nnti_wino *t, const float *products, int f, int64_t first, int count, float *window)
+{
+    const int lanes = t->isa->lanes, m = t->m;
+    nnti_wino_at at = { 0, 0, 0, 0, 0 };
     while (nnti_wino_next(t, &at, first, count)) {
         const ptrdiff_t pitch = (ptrdiff_t)at.columns * m * lanes;
-        const int rows = nnti_min(m, t->out_h - at.row * m), columns = nnti_min(at.columns * m, t->out_w - at.column * m);
-        ptrdiff_t to = ((ptrdiff_t)at.n * filters + f) * plane + (ptrdiff_t)at.row * m * t->out_w + at.column * m;
-        int r;
         t->maps[NNTI_WINO_RESULT](at.columns, products + at.done * t->y.row, t->y.row, t->side * t->y.element, t->y.element,
                                   window, (ptrdiff_t)m * lanes, pitch, lanes);
-        for (r = 0; r < rows; r++, to += t->out_w) {
-            if (t->end.mask) end.mask = t->end.mask + to;
-            t->gemm->turn(window + r * pitch, lanes, columns, nnti_min(lanes, filters - f), t->result + to, plane, &end);
-        }
+        if (t->y.pooled.isa) nnti_wino_put_pooled(t, &at, f, window, pitch);
+        else nnti_wino_put(t, &at, f, window, pitch);
     }
 }
 static void nnti_wino_task(void *arg, int64_t chunk, int worker)
@@ -5651,10 +5973,14 @@ static void nnti_wino_prepare(const nnti_exec *e, const nnt_op *op, int kind, in
     nnti_parallel_if(e, (double)op->in_c * op->out_c > 2048, t.panels * (nnti_panel_width(t.gemm) / t.isa->lanes),
                      nnti_wino_weights_task, &t);
 }
-static void nnti_wino_conv(const nnti_exec *e, const nnt_op *op, int kind, int turned, int count, const nnti_tile_end *end)
+/* pooled: how Y or, turned, GY is pooled; NULL: not. */
+static void nnti_wino_conv(const nnti_exec *e, const nnt_op *op, int kind, int turned, int count, const nnti_tile_end *end,
+                           const nnti_pooled *pooled)
 {
     nnti_wino t = nnti_wino_conv_plan(e, op, kind, turned, count);
     nnti_wino_conv_place(&t, op->workspace);
+    if (pooled && turned) t.x.pooled = *pooled;
+    else if (pooled) t.y.pooled = *pooled;
     t.x.x = (const float *)op->at[turned ? NNT_GY : NNT_X];
     t.result = (float *)op->at[turned ? NNT_GX : NNT_Y];
     t.end = *end;
@@ -5753,8 +6079,8 @@ static void nnti_wino_weight_place(nnti_wino *t, const nnt_op *op)
     t->sums = (float *)(void *)((char *)op->workspace + nnti_wino_weight_tables(t));
     t->scratch = nnti_wino_weight_y(t) + t->elements * t->y.element;
 }
-/* Adds samples to the sums in the workspace; `add` 0: the sums begin with them. */
-static void nnti_wino_weight_add(const nnti_exec *e, const nnt_op *op, int kind, int count, int add)
+/* Adds samples to the sums in the workspace; `add` 0: the sums begin with them. pooled: how GY is pooled; NULL: not. */
+static void nnti_wino_weight_add(const nnti_exec *e, const nnt_op *op, int kind, int count, int add, const nnti_pooled *pooled)
 {
     nnti_wino t = nnti_wino_weight_plan(e, op, kind, count);
     const int64_t blocks = nnti_ceil_div(t.tiles, t.most);
@@ -5764,6 +6090,7 @@ static void nnti_wino_weight_add(const nnti_exec *e, const nnt_op *op, int kind,
     nnti_wino_weight_place(&t, op);
     t.x.x = (const float *)op->at[NNT_X];
     t.y.x = (const float *)op->at[NNT_GY];
+    if (pooled) t.y.pooled = *pooled;
     for (i = 0; i < t.block; i++) {
         t.table_x[i] = (int32_t)(i * t.x.row);
         t.table_y[i] = (int32_t)(i * t.y.row);
@@ -6350,7 +6677,8 @@ static void nnti_conv_prepare(const nnti_exec *e, const nnt_op *op)
     t = nnti_conv_plan(e, op);
     nnti_taps_prepare(e, &t, op, (ptrdiff_t)op->kernel_h * op->kernel_w);
 }
-static void nnti_conv_samples(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+/* pooled: how fast convolution has to pool Y; NULL: not. */
+static void nnti_conv_samples(const nnti_exec *e, const nnt_op *op, const nnt_run *run, const nnti_pooled *pooled)
 {
     nnti_tile_end end;
     nnti_taps t;
@@ -6359,7 +6687,7 @@ static void nnti_conv_samples(const nnti_exec *e, const nnt_op *op, const nnt_ru
     end.row_bias = (const float *)op->at[NNT_B];
     end.relu = (op->flags & NNT_OPF_RELU) != 0;
     if (nnti_conv_by_dots(op)) { nnti_conv_dots(e, op, run, &end); return; }
-    if (nnti_wino_pick(op)) { nnti_wino_conv(e, op, nnti_wino_pick(op), 0, run->count, &end); return; }
+    if (nnti_wino_pick(op)) { nnti_wino_conv(e, op, nnti_wino_pick(op), 0, run->count, &end, pooled); return; }
     t = nnti_conv_plan(e, op);
     t.x = (const float *)op->at[NNT_X];
     t.g.c = (float *)op->at[NNT_Y];
@@ -6369,7 +6697,7 @@ static void nnti_conv_samples(const nnti_exec *e, const nnt_op *op, const nnt_ru
 static void nnti_cpu_conv(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
 {
     nnti_conv_prepare(e, op);
-    nnti_conv_samples(e, op, run);
+    nnti_conv_samples(e, op, run, NULL);
 }
 
 /* The phase (row, column) of the data gradient. */
@@ -6465,7 +6793,8 @@ static void nnti_conv_data_prepare(const nnti_exec *e, const nnt_op *op)
     if (nnti_wino_pick(op)) nnti_wino_prepare(e, op, nnti_wino_pick(op), 1);
     else nnti_conv_data_each(e, op, NULL, 1);
 }
-static void nnti_conv_data_samples(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+/* pooled: how fast convolution finds GY pooled; NULL: not. */
+static void nnti_conv_data_samples(const nnti_exec *e, const nnt_op *op, const nnt_run *run, const nnti_pooled *pooled)
 {
     nnti_tile_end end;
     if (nnti_conv_is_odd(op)) { nnti_conv_c_data(op, run); return; }
@@ -6473,12 +6802,12 @@ static void nnti_conv_data_samples(const nnti_exec *e, const nnt_op *op, const n
     memset(&end, 0, sizeof end);
     end.add = (op->flags & NNT_OPF_ACCUMULATE) != 0;
     end.mask = (op->flags & NNT_OPF_MASK) ? (const float *)op->at[NNT_MASK] : NULL;
-    nnti_wino_conv(e, op, nnti_wino_pick(op), 1, run->count, &end);
+    nnti_wino_conv(e, op, nnti_wino_pick(op), 1, run->count, &end, pooled);
 }
 static void nnti_cpu_conv_data(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
 {
     nnti_conv_data_prepare(e, op);
-    nnti_conv_data_samples(e, op, run);
+    nnti_conv_data_samples(e, op, run, NULL);
 }
 
 /* Gradient of the weights: per group a product gw'[f][(kh, kw, c)] = sum_k gy[f][k] x'[k][(kh, kw, c)] with k = (n, oh,
@@ -6785,9 +7114,8 @@ static void nnti_conv_bias_task(void *arg, int64_t f, int worker)
 }
 /* The sums of a batch that comes in parts may stay in the workspace until the last. */
 enum { NNTI_FIRST_PART = 1, NNTI_LAST_PART = 2 };
-static void nnti_conv_weight_wino(const nnti_exec *e, const nnt_op *op, const nnt_run *run, int part, int accumulate)
+static void nnti_conv_weight_bias(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
 {
-    const int kind = nnti_wino_pick(op);
     nnti_conv_bias bias;
     bias.isa = nnti_gemm_isa_of(e);
     bias.op = op;
@@ -6795,7 +7123,12 @@ static void nnti_conv_weight_wino(const nnti_exec *e, const nnt_op *op, const nn
     if (op->at[NNT_GB])
         nnti_parallel_if(e, (double)run->count * op->out_c * op->out_h * op->out_w > 64 * 1024, op->out_c, nnti_conv_bias_task,
                          &bias);
-    nnti_wino_weight_add(e, op, kind, run->count, !(part & NNTI_FIRST_PART));
+}
+static void nnti_conv_weight_wino(const nnti_exec *e, const nnt_op *op, const nnt_run *run, int part, int accumulate)
+{
+    const int kind = nnti_wino_pick(op);
+    nnti_conv_weight_bias(e, op, run);
+    nnti_wino_weight_add(e, op, kind, run->count, !(part & NNTI_FIRST_PART), NULL);
     if (part & NNTI_LAST_PART) nnti_wino_weight_end(e, op, kind, accumulate);
 }
 static void nnti_cpu_conv_weight(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
@@ -6854,6 +7187,250 @@ static void nnti_cpu_conv_weight(const nnti_exec *e, const nnt_op *op, const nnt
     if (!t.pointwise)
         nnti_parallel_if(e, (double)op->out_c * (double)t.g.n > 32 * 1024, op->out_c, nnti_conv_weight_out_task, &t);
     for (f = 0; gb && f < op->out_c; f++) gb[f] = (float)(t.gb_sum[f] + (t.accumulate ? gb[f] : 0.0));
+}
+
+/* ============================================================================
+   >>few    Convolution of few weights with its 2x2 pooling, in one pass over the image: the first layer of a small net
+   Reads planes, writes pooled planes and indices in the order of >>pooled; the gradient of the weights gathers what each
+   maximum met, a quarter of the products that its map would take. Used by >>fused.
+   ============================================================================ */
+
+/* A chunk is a band of pooled rows of a sample: what they read is copied with the padding in it. */
+typedef struct nnti_few {
+    const nnt_op *op;               /* the fused one */
+    const nnti_gemm_isa *gemm;
+    nnti_pooled pooled;
+    int taps, blocks;               /* of a filter; blocks of NNTI_FEW_TAPS that hold them */
+    int rows, bands, band_rows;     /* pooled rows of a chunk; chunks a sample; rows of its band [channel][band_rows][pitch] */
+    ptrdiff_t pitch, plane, down;   /* of a band; from a position to the one below it */
+    size_t band_floats, map_floats; /* map_floats: of a chunk's pooled positions, two vectors each */
+    int32_t *table;                 /* offsets of the taps in a band, or in its quads; zeros up to whole blocks */
+    float *scratch;                 /* a worker's */
+    size_t scratch_floats;
+    float *w;                       /* forward: [pair of vectors of filters][tap][vector][lane] */
+    int64_t chunks;                 /* weights: of the run, shared by parts in order */
+    int parts, accumulate;
+    float *sums;                    /* [part][vector of filters][tap .., bias][lane] */
+} nnti_few;
+
+enum {
+    NNTI_FEW_MOST = 80,             /* weights of a filter; from about there on packed products are faster */
+    NNTI_FEW_POSITIONS_MOST = 512,  /* pooled, of a chunk, about */
+    NNTI_FEW_BAND = 1 << 24,        /* floats of a band at most */
+    NNTI_FEW_PARTS = 64, NNTI_FEW_SUMS = 1 << 18        /* parts, and floats of all their sums, at most, about */
+};
+
+static nnti_few nnti_few_plan(const nnt_op *op)
+{
+    nnti_few t;
+    memset(&t, 0, sizeof t);
+    t.op = op;
+    t.taps = op->in_c * op->kernel_h * op->kernel_w;
+    t.blocks = (t.taps + NNTI_FEW_TAPS - 1) / NNTI_FEW_TAPS;
+    t.bands = (int)nnti_ceil_div(op->out_h, nnti_max(1, NNTI_FEW_POSITIONS_MOST / op->out_w));
+    t.rows = (op->out_h + t.bands - 1) / t.bands;
+    t.band_rows = (2 * t.rows - 1) * op->stride_h + (op->kernel_h - 1) * op->dilation_h + 1;
+    t.pitch = (ptrdiff_t)(2 * op->out_w - 1) * op->stride_w + (op->kernel_w - 1) * op->dilation_w + 1;
+    t.plane = t.pitch * t.band_rows;
+    t.down = t.pitch * op->stride_h;
+    t.band_floats = nnti_round_up((size_t)op->in_c * (size_t)t.plane, 16);
+    t.map_floats = (size_t)t.rows * (size_t)op->out_w * 2 * NNTI_LANES_MAX;
+    return t;
+}
+/* op: a convolution whose indices are not odd, with the pooling's fields */
+static int nnti_few_fits(const nnt_op *op)
+{
+    nnt_op pooled = *op;
+    if (op->groups != 1 || (int64_t)op->in_c * op->kernel_h * op->kernel_w > NNTI_FEW_MOST) return 0;
+    pooled.out_h = op->out_h / 2;
+    pooled.out_w = op->out_w / 2;
+    return nnti_few_plan(&pooled).band_floats < NNTI_FEW_BAND;
+}
+static size_t nnti_few_table_bytes(const nnti_few *t)
+{
+    return nnti_round_up((size_t)t->blocks * NNTI_FEW_TAPS * sizeof *t->table, NNTI_ALIGN);
+}
+/* scale: floats of a position of a band. */
+static void nnti_few_table(nnti_few *t, int scale)
+{
+    const nnt_op *op = t->op;
+    int c, i, j, k = 0;
+    for (c = 0; c < op->in_c; c++)
+        for (i = 0; i < op->kernel_h; i++)
+            for (j = 0; j < op->kernel_w; j++)
+                t->table[k++] = (int32_t)(scale * (c * t->plane + i * op->dilation_h * t->pitch + j * op->dilation_w));
+    while (k < t->blocks * NNTI_FEW_TAPS) t->table[k++] = 0;
+}
+/* What pooled rows [first, first + rows) of a sample read. */
+static void nnti_few_band(const nnti_few *t, int64_t sample, int first, int rows, float *to)
+{
+    const nnt_op *op = t->op;
+    const int top = 2 * first * op->stride_h - op->pad_h;
+    const int count = (2 * rows - 1) * op->stride_h + (op->kernel_h - 1) * op->dilation_h + 1;
+    const float *x = (const float *)op->at[NNT_X] + sample * nnti_in_size(op);
+    int c;
+    for (c = 0; c < op->in_c; c++)
+        nnti_conv_window(t->gemm, x + (ptrdiff_t)c * op->in_h * op->in_w, op->in_h, op->in_w, top, 1, count, -op->pad_w, 1,
+                         (int)t->pitch, to + c * t->plane, t->pitch);
+}
+static void nnti_few_task(void *arg, int64_t chunk, int worker)
+{
+    const nnti_few *t = (const nnti_few *)arg;
+    const nnt_op *op = t->op;
+    static const float none[2 * NNTI_LANES_MAX] = { 0 };
+    const float *bias = (const float *)op->at[NNT_B];
+    const int64_t sample = chunk / t->bands;
+    const int lanes = t->pooled.isa->lanes, first = (int)(chunk % t->bands) * t->rows;
+    const int rows = nnti_min(t->rows, op->out_h - first), filters = op->out_c;
+    const ptrdiff_t plane = (ptrdiff_t)op->out_h * op->out_w;
+    float *band = t->scratch + (size_t)worker * t->scratch_floats, *map = band + t->band_floats;
+    nnti_tile_end end;
+    int f, r, vecs;
+    memset(&end, 0, sizeof end);
+    nnti_few_band(t, sample, first, rows, band);
+    for (f = 0; f < filters; f += vecs * lanes) {
+        const ptrdiff_t at = (sample * filters + f) * plane + (ptrdiff_t)first * op->out_w;
+        const ptrdiff_t index = (sample * filters + f) * plane + (ptrdiff_t)first * op->out_w * lanes;
+        vecs = nnti_min(2, (filters - f) / lanes);
+        for (r = 0; r < rows; r++)
+            t->pooled.isa->few(vecs, band + 2 * r * t->down, t->down, op->stride_w, t->table, t->taps,
+                               t->w + (ptrdiff_t)f * t->taps, bias ? bias + f : none, (op->flags & NNT_OPF_RELU) != 0, op->out_w,
+                               map + (ptrdiff_t)r * op->out_w * vecs * lanes,
+                               t->pooled.at ? t->pooled.at + index + (ptrdiff_t)r * op->out_w * lanes : NULL, plane * lanes);
+        if (op->at[NNT_Y])
+            t->gemm->turn(map, vecs * lanes, (int64_t)rows * op->out_w, vecs * lanes, (float *)op->at[NNT_Y] + at, plane, &end);
+    }
+}
+static size_t nnti_few_forward_scratch(const nnti_few *t) { return nnti_round_up(t->band_floats + t->map_floats, 16); }
+static size_t nnti_few_forward_bytes(const nnti_exec *e, const nnt_op *op)
+{
+    const nnti_few t = nnti_few_plan(op);
+    return nnti_few_table_bytes(&t)
+           + sizeof(float) * (nnti_round_up((size_t)op->out_c * (size_t)t.taps, 16)
+                              + (size_t)nnti_pool_threads(e->pool) * nnti_few_forward_scratch(&t));
+}
+static void nnti_few_forward(const nnti_exec *e, const nnt_op *op, const nnti_pooled *pooled, int count)
+{
+    const float *w = (const float *)op->at[NNT_W];
+    const int lanes = pooled->isa->lanes;
+    nnti_few t = nnti_few_plan(op);
+    int f, width;
+    t.gemm = nnti_gemm_isa_of(e);
+    t.pooled = *pooled;
+    t.table = (int32_t *)op->workspace;
+    t.w = (float *)(void *)((char *)op->workspace + nnti_few_table_bytes(&t));
+    t.scratch = t.w + nnti_round_up((size_t)op->out_c * (size_t)t.taps, 16);
+    t.scratch_floats = nnti_few_forward_scratch(&t);
+    nnti_few_table(&t, 1);
+    for (f = 0; f < op->out_c; f += width) {
+        width = nnti_min(2 * lanes, op->out_c - f);
+        t.gemm->pack_transposed(t.w + (ptrdiff_t)f * t.taps, width, width, w + (ptrdiff_t)f * t.taps, t.taps, width, t.taps);
+    }
+    nnti_parallel_if(e, (double)count * (double)nnti_out_size(op) * t.taps > 1e5, (int64_t)count * t.bands, nnti_few_task, &t);
+}
+
+/* ---- gradient of the weights ---- */
+
+/* What positions p, p + 1 to the right, below and below to the right meet, for all p of a band. */
+static void nnti_few_quads(const nnti_few *t, const float *band, float *quads)
+{
+    const ptrdiff_t right = t->op->stride_w, count = (ptrdiff_t)t->op->in_c * t->plane - t->down - right;
+    ptrdiff_t i;
+    for (i = 0; i < count; i++, quads += NNTI_QUAD) {
+        quads[0] = band[i];
+        quads[1] = band[i + right];
+        quads[2] = band[i + t->down];
+        quads[3] = band[i + t->down + right];
+    }
+}
+static size_t nnti_few_part_floats(const nnti_few *t)
+{
+    return (size_t)t->op->out_c * ((size_t)t->blocks * NNTI_FEW_TAPS + 1);
+}
+static void nnti_few_weight_chunk(const nnti_few *t, int64_t chunk, float *scratch, float *sums)
+{
+    const nnt_op *op = t->op;
+    const nnti_pooled_isa *isa = t->pooled.isa;
+    const int64_t sample = chunk / t->bands;
+    const int lanes = isa->lanes, first = (int)(chunk % t->bands) * t->rows, rows = nnti_min(t->rows, op->out_h - first);
+    const ptrdiff_t plane = (ptrdiff_t)op->out_h * op->out_w, row = (ptrdiff_t)op->out_w * lanes;
+    float *band = scratch, *map = band + t->band_floats, *quads = map + t->map_floats;
+    int f, r, b;
+    nnti_few_band(t, sample, first, rows, band);
+    nnti_few_quads(t, band, quads);
+    for (f = 0; f < op->out_c; f += lanes) {
+        const ptrdiff_t channel = (sample * op->out_c + f) * plane;
+        const uint8_t *at = t->pooled.at + channel + first * row;
+        t->gemm->pack_transposed(map, lanes, lanes, (const float *)op->at[NNT_GY] + channel + (ptrdiff_t)first * op->out_w, plane,
+                                 lanes, rows * op->out_w);
+        for (b = 0; b < t->blocks; b++, sums += NNTI_FEW_TAPS * lanes)
+            for (r = 0; r < rows; r++)
+                isa->few_weight(quads + 2 * NNTI_QUAD * r * t->down, 2 * op->stride_w, t->table + b * NNTI_FEW_TAPS, map + r * row,
+                                at + r * row, op->out_w, sums);
+        isa->few_bias(map, rows * op->out_w, sums);
+        sums += lanes;
+    }
+}
+static void nnti_few_weight_task(void *arg, int64_t part, int worker)
+{
+    const nnti_few *t = (const nnti_few *)arg;
+    float *sums = t->sums + (size_t)part * nnti_few_part_floats(t), *scratch = t->scratch + (size_t)worker * t->scratch_floats;
+    int64_t chunk;
+    memset(sums, 0, nnti_few_part_floats(t) * sizeof *sums);
+    for (chunk = t->chunks * part / t->parts; chunk < t->chunks * (part + 1) / t->parts; chunk++)
+        nnti_few_weight_chunk(t, chunk, scratch, sums);
+}
+static float nnti_few_total(const nnti_few *t, size_t at, float before)
+{
+    double s = (double)before;
+    int part;
+    for (part = 0; part < t->parts; part++) s += (double)t->sums[(size_t)part * nnti_few_part_floats(t) + at];
+    return (float)s;
+}
+/* gw and gb of a filter from the parts' sums. */
+static void nnti_few_weight_out_task(void *arg, int64_t f, int worker)
+{
+    const nnti_few *t = (const nnti_few *)arg;
+    const size_t lanes = (size_t)t->pooled.isa->lanes, all = (size_t)t->blocks * NNTI_FEW_TAPS, taps = (size_t)t->taps;
+    const size_t first = (size_t)f / lanes * lanes * (all + 1) + (size_t)f % lanes;
+    float *gw = (float *)t->op->at[NNT_GW] + (size_t)f * taps, *gb = (float *)t->op->at[NNT_GB];
+    size_t k;
+    (void)worker;
+    for (k = 0; k < taps; k++) gw[k] = nnti_few_total(t, first + k * lanes, t->accumulate ? gw[k] : 0.0f);
+    if (gb) gb[f] = nnti_few_total(t, first + all * lanes, t->accumulate ? gb[f] : 0.0f);
+}
+static size_t nnti_few_weight_scratch(const nnti_few *t)
+{
+    return nnti_round_up(t->band_floats * (1 + NNTI_QUAD) + t->map_floats, 16);
+}
+static int nnti_few_parts(const nnti_few *t, int count)
+{
+    return (int)nnti_min64((int64_t)count * t->bands,
+                           nnti_max64(1, nnti_min64(NNTI_FEW_PARTS, NNTI_FEW_SUMS / (int64_t)nnti_few_part_floats(t))));
+}
+static size_t nnti_few_weight_bytes(const nnti_exec *e, const nnt_op *op, int batch)
+{
+    const nnti_few t = nnti_few_plan(op);
+    return nnti_few_table_bytes(&t)
+           + sizeof(float) * (nnti_round_up((size_t)nnti_few_parts(&t, batch) * nnti_few_part_floats(&t), 16)
+                              + (size_t)nnti_pool_threads(e->pool) * nnti_few_weight_scratch(&t));
+}
+static void nnti_few_weight(const nnti_exec *e, const nnt_op *op, const nnti_pooled *pooled, const nnt_run *run)
+{
+    const double work = (double)run->count * (double)nnti_out_size(op);
+    nnti_few t = nnti_few_plan(op);
+    t.gemm = nnti_gemm_isa_of(e);
+    t.pooled = *pooled;
+    t.chunks = (int64_t)run->count * t.bands;
+    t.parts = nnti_few_parts(&t, run->count);
+    t.accumulate = run->accumulate != 0;
+    t.table = (int32_t *)op->workspace;
+    t.sums = (float *)(void *)((char *)op->workspace + nnti_few_table_bytes(&t));
+    t.scratch = t.sums + nnti_round_up((size_t)t.parts * nnti_few_part_floats(&t), 16);
+    t.scratch_floats = nnti_few_weight_scratch(&t);
+    nnti_few_table(&t, NNTI_QUAD);
+    nnti_parallel_if(e, work * t.taps > 1e5, t.parts, nnti_few_weight_task, &t);
+    nnti_parallel_if(e, (double)t.parts * (double)nnti_few_part_floats(&t) > 32 * 1024, op->out_c, nnti_few_weight_out_task, &t);
 }
 
 /* ============================================================================
@@ -7466,21 +8043,11 @@ static void nnti_maxpool_window(const nnt_op *op, const float *x, int oy, int ox
 }
 
 #if defined(NNTI_X86)
-/* The running maxima of 8 windows and where they are. */
-typedef struct nnti_best8 { __m256 value; __m256i at; } nnti_best8;
-
-NNTI_AVX2 static inline void nnti_maxpool_take(nnti_best8 *b, __m256 v, int at)
-{
-    const __m256 take = _mm256_or_ps(_mm256_cmp_ps(v, b->value, _CMP_GT_OQ), _mm256_cmp_ps(v, v, _CMP_UNORD_Q));
-    b->value = _mm256_blendv_ps(b->value, v, take);
-    b->at = _mm256_blendv_epi8(b->at, _mm256_set1_epi32(at), _mm256_castps_si256(take));
-}
 /* The first `lanes` indices, lying as stride has it, as bytes. */
 NNTI_AVX2 static inline void nnti_put_indices(uint8_t *to, __m256i at, int stride, int lanes)
 {
     const __m256i in_order = _mm256_castps_si256(nnti_unstride8(_mm256_castsi256_ps(at), stride));
-    const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(in_order), _mm256_extracti128_si256(in_order, 1));
-    const __m128i bytes = _mm_packus_epi16(words, words);
+    const __m128i bytes = nnti_to_bytes_avx2(in_order);
     memcpy(to, &bytes, (size_t)nnti_min(lanes, 8));
 }
 /* Outputs [ox, ox + 8) of a row, the first `lanes` of which are wanted; their windows are whole columns. */
@@ -7496,7 +8063,7 @@ NNTI_AVX2 static inline void nnti_maxpool8_avx2(const nnt_op *op, const float *x
     for (ky = ky0; ky < ky1; ky++) {
         const float *row = x + (int64_t)(top + ky) * op->in_w;
         for (kx = 0; kx < kw; kx++)
-            nnti_maxpool_take(&b, nnti_strided8(row, left + kx, op->in_w, stride), ky * kw + kx);
+            nnti_take_avx2(&b, nnti_strided8(row, left + kx, op->in_w, stride), ky * kw + kx);
     }
     nnti_put_avx2(y + ox, (nnti_f8)nnti_unstride8(b.value, stride), lanes);
     if (aux) nnti_put_indices(aux + ox, b.at, stride, lanes);
@@ -7512,13 +8079,13 @@ NNTI_AVX2 static void nnti_maxpool_columns_avx2(const nnt_op *op, const float *x
 }
 #endif
 
-#if defined(NNTI_X86)
 /* The usual: 2x2, stride 2, no padding. */
 static int nnti_pool_is_2x2(const nnt_op *op)
 {
     return op->kernel_h == 2 && op->kernel_w == 2 && op->stride_h == 2 && op->stride_w == 2 && op->pad_h == 0 && op->pad_w == 0
         && 2 * op->out_w <= op->in_w && 2 * op->out_h <= op->in_h;
 }
+#if defined(NNTI_X86)
 /* Both rows lie side by side: asks for what so many outputs further on need. */
 NNTI_INLINE void nnti_pool_ahead_2x2(const float *rows, ptrdiff_t ox)
 {
@@ -7543,9 +8110,9 @@ NNTI_AVX2 static void nnti_maxpool_row_2x2_avx2(const float *x, int in_w, int ou
         b1 = _mm256_loadu_ps(bottom + 8);
         b.value = _mm256_shuffle_ps(a0, a1, 0x88);
         b.at = _mm256_setzero_si256();
-        nnti_maxpool_take(&b, _mm256_shuffle_ps(a0, a1, 0xdd), 1);
-        nnti_maxpool_take(&b, _mm256_shuffle_ps(b0, b1, 0x88), 2);
-        nnti_maxpool_take(&b, _mm256_shuffle_ps(b0, b1, 0xdd), 3);
+        nnti_take_avx2(&b, _mm256_shuffle_ps(a0, a1, 0xdd), 1);
+        nnti_take_avx2(&b, _mm256_shuffle_ps(b0, b1, 0x88), 2);
+        nnti_take_avx2(&b, _mm256_shuffle_ps(b0, b1, 0xdd), 3);
         _mm256_storeu_ps(y + ox, nnti_unstride8(b.value, 2));
         if (aux) nnti_put_indices(aux + ox, b.at, 2, 8);
     }
@@ -7579,8 +8146,8 @@ NNTI_AVX512 static void nnti_maxpool_2x2_avx512(const nnt_op *op, const float *x
     memset(&b, 0, sizeof b);
     for (nnti_pool_next(op, &b); b.count; nnti_pool_next(op, &b)) {
         __mmask16 in_a, in_b, out_a, out_b;
-        __m512 value, window[4];
-        __m512i at = _mm512_setzero_si512();
+        __m512 window[4];
+        nnti_best16 best;
         int i;
         a = b;
         nnti_pool_next(op, &b);
@@ -7594,20 +8161,16 @@ NNTI_AVX512 static void nnti_maxpool_2x2_avx512(const nnt_op *op, const float *x
         }
         nnti_pool_ahead_2x2(x, a.out);
         nnti_pool_ahead_2x2(x, b.out);
-        value = window[0];
-        for (i = 1; i < 4; i++) {
-            const __mmask16 take = (__mmask16)(_mm512_cmp_ps_mask(window[i], value, _CMP_GT_OQ)
-                                               | _mm512_cmp_ps_mask(window[i], window[i], _CMP_UNORD_Q));
-            value = _mm512_mask_mov_ps(value, take, window[i]);
-            at = _mm512_mask_mov_epi32(at, take, _mm512_set1_epi32(i));
-        }
+        best.value = window[0];
+        best.at = _mm512_setzero_si512();
+        for (i = 1; i < 4; i++) nnti_take_avx512(&best, window[i], i);
         out_a = nnti_pool_lanes(&a, 0);
         out_b = nnti_pool_lanes(&b, 0);
-        _mm512_mask_storeu_ps(y + a.out, out_a, value);
-        _mm512_mask_storeu_ps(y + b.out, out_b, _mm512_shuffle_f32x4(value, value, 0xee));
+        _mm512_mask_storeu_ps(y + a.out, out_a, best.value);
+        _mm512_mask_storeu_ps(y + b.out, out_b, _mm512_shuffle_f32x4(best.value, best.value, 0xee));
         if (!aux) continue;
-        _mm512_mask_cvtepi32_storeu_epi8(aux + a.out, out_a, at);
-        _mm512_mask_cvtepi32_storeu_epi8(aux + b.out, out_b, _mm512_shuffle_i32x4(at, at, 0xee));
+        _mm512_mask_cvtepi32_storeu_epi8(aux + a.out, out_a, best.at);
+        _mm512_mask_cvtepi32_storeu_epi8(aux + b.out, out_b, _mm512_shuffle_i32x4(best.at, best.at, 0xee));
     }
 }
 #endif
@@ -7698,8 +8261,7 @@ NNTI_AVX2 static void nnti_maxpool_scatter_2x2_avx2(const nnt_op *op, const floa
                 const int ox = nnti_min(i, op->out_w - 8);
                 const __m256i at = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(aux + ox)));
                 const __m256 g = _mm256_loadu_ps(gy + ox);
-                const __m256 left = _mm256_and_ps(g, _mm256_castsi256_ps(_mm256_cmpeq_epi32(at, _mm256_set1_epi32(2 * row))));
-                const __m256 right = _mm256_and_ps(g, _mm256_castsi256_ps(_mm256_cmpeq_epi32(at, _mm256_set1_epi32(2 * row + 1))));
+                const __m256 left = nnti_where_avx2(g, at, 2 * row), right = nnti_where_avx2(g, at, 2 * row + 1);
                 const __m256 low = _mm256_unpacklo_ps(left, right), high = _mm256_unpackhi_ps(left, right);
                 _mm256_storeu_ps(to + 2 * ox, _mm256_permute2f128_ps(low, high, 0x20));
                 _mm256_storeu_ps(to + 2 * ox + 8, _mm256_permute2f128_ps(low, high, 0x31));
@@ -7718,9 +8280,8 @@ NNTI_AVX512 static void nnti_maxpool_scatter_2x2_avx512(const nnt_op *op, const 
         const __m512i at = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(out, aux + g.out));
         const __m512 v = _mm512_maskz_loadu_ps(out, gy + g.out);
         for (row = 0; row < 2; row++) {
-            const __mmask16 left = _mm512_cmpeq_epi32_mask(at, _mm512_set1_epi32(2 * row));
-            const __mmask16 right = _mm512_cmpeq_epi32_mask(at, _mm512_set1_epi32(2 * row + 1));
-            const __m512 both = _mm512_permutex2var_ps(_mm512_maskz_mov_ps(left, v), pairs, _mm512_maskz_mov_ps(right, v));
+            const __m512 left = nnti_where_avx512(v, at, 2 * row), right = nnti_where_avx512(v, at, 2 * row + 1);
+            const __m512 both = _mm512_permutex2var_ps(left, pairs, right);
             _mm512_mask_storeu_ps(gx + g.in + (ptrdiff_t)row * op->in_w, in, both);
         }
     }
@@ -7758,6 +8319,31 @@ static void nnti_maxpool_grad_planes(const nnti_exec *e, const nnt_op *op, const
 static void nnti_cpu_maxpool_grad(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
 {
     nnti_each_plane(e, op, run, nnti_maxpool_grad_planes);
+}
+
+/* The gradient of 2x2 windows whose indices lie in the order of >>pooled. */
+typedef struct nnti_unpool_job { const nnt_op *op; int lanes; } nnti_unpool_job;
+static void nnti_unpool_task(void *arg, int64_t plane, int worker)
+{
+    const nnti_unpool_job *job = (const nnti_unpool_job *)arg;
+    const nnt_op *op = job->op;
+    const int64_t size = nnti_out_plane(op), lane = plane % op->in_c % job->lanes;
+    const float *gy = (const float *)op->at[NNT_GY] + plane * size;
+    const uint8_t *at = (const uint8_t *)op->at[NNT_AUX] + (plane - lane) * size + lane;
+    float *gx = (float *)op->at[NNT_GX] + plane * nnti_in_plane(op);
+    int oy, ox;
+    (void)worker;
+    memset(gx, 0, (size_t)nnti_in_plane(op) * sizeof *gx);
+    for (oy = 0; oy < op->out_h; oy++)
+        for (ox = 0; ox < op->out_w; ox++, at += job->lanes)
+            gx[(int64_t)(2 * oy + *at / 2) * op->in_w + 2 * ox + *at % 2] = *gy++;
+}
+static void nnti_unpool(const nnti_exec *e, const nnt_op *pool, int lanes, int count)
+{
+    nnti_unpool_job job;
+    job.op = pool;
+    job.lanes = lanes;
+    nnti_parallel(e->pool, (int64_t)count * pool->in_c, nnti_unpool_task, &job);
 }
 
 /* ---- average pooling, plain and adaptive: the same but for where windows lie and what they divide by ---- */
@@ -9097,17 +9683,45 @@ static void nnti_fused_forward(const nnti_exec *e, const nnt_op *op, const nnt_r
         front.at[NNT_X] = nnti_skip(op, NNT_X, i * in);
         pool.at[NNT_Y] = op->at[NNT_Y] ? nnti_skip(op, NNT_Y, i * out) : (char *)op->workspace + nnti_fused_map_bytes(op, nnti_mid_size(op));
         pool.at[NNT_AUX] = nnti_skip_aux(op, i * out);
-        if (front_kind == NNT_OP_CONV) nnti_conv_samples(e, &front, &part);
+        if (front_kind == NNT_OP_CONV) nnti_conv_samples(e, &front, &part, NULL);
         else nnti_cpu_bn_apply(e, &front, &part);
         nnti_cpu_maxpool(e, &pool, &part);
     }
 }
-static void nnti_cpu_conv_pool(const nnti_exec *e, const nnt_op *op, const nnt_run *run) { nnti_fused_forward(e, op, run, NNT_OP_CONV); }
+/* How a convolution (or one of its gradients) is pooled without a map: by fast convolution or by >>few; isa NULL: with one.
+   All three ops of a convolution have the same shape and flags that matter, and so the same answer, on which the order of
+   the indices depends. */
+static nnti_pooled nnti_fused_pooled(const nnti_exec *e, const nnt_op *op)
+{
+    const nnt_op front = nnti_fused_front(op, NNT_OP_CONV, 0), pool = nnti_fused_pool(op, NNT_OP_MAXPOOL);
+    nnti_pooled p;
+    memset(&p, 0, sizeof p);
+    p.isa = nnti_pooled_isa_of(e);
+    p.h = op->out_h;
+    p.w = op->out_w;
+    p.at = (uint8_t *)op->at[NNT_AUX];
+    if (!p.isa || op->out_c % p.isa->lanes || !nnti_pool_is_2x2(&pool) || nnti_conv_is_odd(&front) || nnti_conv_by_dots(&front)
+        || !(nnti_wino_pick(&front) || nnti_few_fits(&front))) p.isa = NULL;
+    return p;
+}
+static void nnti_cpu_conv_pool(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    const nnt_op front = nnti_fused_front(op, NNT_OP_CONV, 0);
+    const nnti_pooled pooled = nnti_fused_pooled(e, op);
+    if (!pooled.isa) nnti_fused_forward(e, op, run, NNT_OP_CONV);
+    else if (!nnti_wino_pick(&front)) nnti_few_forward(e, op, &pooled, run->count);
+    else {
+        nnti_conv_prepare(e, &front);
+        nnti_conv_samples(e, &front, run, &pooled);
+    }
+}
 static size_t nnti_cpu_conv_pool_workspace(const nnti_exec *e, const nnt_op *op, int batch)
 {
-    const size_t map = nnti_fused_forward_bytes(op);
+    const nnti_pooled pooled = nnti_fused_pooled(e, op);
+    const size_t map = pooled.isa ? 0 : nnti_fused_forward_bytes(op);
     const nnt_op front = nnti_fused_front(op, NNT_OP_CONV, map);
-    return map + nnti_cpu_conv_workspace(e, &front, nnti_min(batch, nnti_fused_samples(op, nnti_mid_size(op))));
+    if (pooled.isa && !nnti_wino_pick(&front)) return nnti_few_forward_bytes(e, op);
+    return map + nnti_cpu_conv_workspace(e, &front, pooled.isa ? batch : nnti_min(batch, nnti_fused_samples(op, nnti_mid_size(op))));
 }
 static void nnti_cpu_bn_pool(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
 {
@@ -9127,13 +9741,16 @@ static int nnti_data_passes(const nnt_op *op) { return (op->flags & NNT_OPF_OVER
 static void nnti_data_over_mask(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
 {
     const int pools = op->kind == NNT_OP_CONV_POOL_DATA;
+    nnti_pooled pooled;
     const int64_t in = nnti_in_size(op), out = nnti_out_size(op);
     const size_t map = pools ? nnti_fused_map_bytes(op, nnti_mid_size(op)) : 0;
     const size_t data = nnti_data_passes(op) ? nnti_fused_map_bytes(op, in) : 0;
     int each = pools ? nnti_fused_samples(op, nnti_mid_size(op)) : run->count, i;
     nnt_op front = nnti_fused_front(op, NNT_OP_CONV_DATA, map + data), pool;
     nnt_run part = *run;
+    memset(&pooled, 0, sizeof pooled);
     memset(&pool, 0, sizeof pool);
+    if (pools) pooled = nnti_fused_pooled(e, op);
     if (data) each = nnti_min(each, nnti_fused_samples(op, in));
     if (pools) {
         pool = nnti_fused_pool(op, NNT_OP_MAXPOOL_GRAD);
@@ -9152,7 +9769,8 @@ static void nnti_data_over_mask(const nnti_exec *e, const nnt_op *op, const nnt_
         if (pools) {
             pool.at[NNT_GY] = nnti_skip(op, NNT_GY, i * out);
             pool.at[NNT_AUX] = nnti_skip_aux(op, i * out);
-            nnti_cpu_maxpool_grad(e, &pool, &part);
+            if (pooled.isa) nnti_unpool(e, &pool, pooled.isa->lanes, part.count);
+            else nnti_cpu_maxpool_grad(e, &pool, &part);
         } else {
             front.at[NNT_GY] = nnti_skip(op, NNT_GY, i * out);
         }
@@ -9160,7 +9778,7 @@ static void nnti_data_over_mask(const nnti_exec *e, const nnt_op *op, const nnt_
             front.at[NNT_GX] = nnti_skip(op, NNT_GX, i * in);
             front.at[NNT_MASK] = nnti_skip(op, NNT_MASK, i * in);
         }
-        nnti_conv_data_samples(e, &front, &part);
+        nnti_conv_data_samples(e, &front, &part, NULL);
         if (data) {                         /* gx = mask > 0 ? result : 0 */
             nnt_op act;
             memset(&act, 0, sizeof act);
@@ -9176,13 +9794,27 @@ static void nnti_data_over_mask(const nnti_exec *e, const nnt_op *op, const nnt_
         }
     }
 }
-static void nnti_cpu_conv_pool_data(const nnti_exec *e, const nnt_op *op, const nnt_run *run) { nnti_data_over_mask(e, op, run); }
+/* Whether the gradient of data is taken by fast convolution from GY as it is pooled. */
+static int nnti_data_from_pooled(const nnti_exec *e, const nnt_op *op)
+{
+    return op->kind == NNT_OP_CONV_POOL_DATA && nnti_fused_pooled(e, op).isa && nnti_wino_pick(op);
+}
+static void nnti_cpu_conv_pool_data(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    if (nnti_data_from_pooled(e, op)) {
+        const nnt_op front = nnti_fused_front(op, NNT_OP_CONV_DATA, 0);
+        const nnti_pooled pooled = nnti_fused_pooled(e, op);
+        nnti_conv_data_prepare(e, &front);
+        nnti_conv_data_samples(e, &front, run, &pooled);
+    } else nnti_data_over_mask(e, op, run);
+}
 static size_t nnti_cpu_conv_pool_data_workspace(const nnti_exec *e, const nnt_op *op, int batch)
 {
-    const int pools = op->kind == NNT_OP_CONV_POOL_DATA;
+    const int pools = op->kind == NNT_OP_CONV_POOL_DATA, pooled = nnti_data_from_pooled(e, op);
     const size_t map = pools ? nnti_fused_map_bytes(op, nnti_mid_size(op)) : 0;
     const size_t data = nnti_data_passes(op) ? nnti_fused_map_bytes(op, nnti_in_size(op)) : 0;
     nnt_op front = nnti_fused_front(op, NNT_OP_CONV_DATA, map + data);
+    if (pooled) return nnti_cpu_conv_data_workspace(e, &front, batch);
     if (!pools) {
         front.out_h = op->out_h;
         front.out_w = op->out_w;
@@ -9201,7 +9833,7 @@ static size_t nnti_cpu_conv_data_any_workspace(const nnti_exec *e, const nnt_op 
 }
 
 /* X GY AUX -> GW [GB]: the unpooled gradient passes through the workspace. */
-static void nnti_cpu_conv_pool_weight(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+static void nnti_conv_map_weight(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
 {
     const int64_t in = nnti_in_size(op), out = nnti_out_size(op);
     const size_t map = nnti_fused_map_bytes(op, nnti_mid_size(op));
@@ -9223,11 +9855,25 @@ static void nnti_cpu_conv_pool_weight(const nnti_exec *e, const nnt_op *op, cons
         else nnti_cpu_conv_weight(e, &front, &part);
     }
 }
+static void nnti_cpu_conv_pool_weight(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
+{
+    const nnt_op front = nnti_fused_front(op, NNT_OP_CONV_WEIGHT, 0);
+    const nnti_pooled pooled = nnti_fused_pooled(e, op);
+    if (!pooled.isa) nnti_conv_map_weight(e, op, run);
+    else if (!nnti_wino_pick(op)) nnti_few_weight(e, op, &pooled, run);
+    else {
+        nnti_conv_weight_bias(e, op, run);      /* the pooled gradient has the same sum */
+        nnti_wino_weight_add(e, &front, nnti_wino_pick(op), run->count, 0, &pooled);
+        nnti_wino_weight_end(e, &front, nnti_wino_pick(op), run->accumulate != 0);
+    }
+}
 static size_t nnti_cpu_conv_pool_weight_workspace(const nnti_exec *e, const nnt_op *op, int batch)
 {
-    const size_t map = nnti_fused_map_bytes(op, nnti_mid_size(op));
+    const nnti_pooled pooled = nnti_fused_pooled(e, op);
+    const size_t map = pooled.isa ? 0 : nnti_fused_map_bytes(op, nnti_mid_size(op));
     const nnt_op front = nnti_fused_front(op, NNT_OP_CONV_WEIGHT, map);
-    return map + nnti_cpu_conv_weight_workspace(e, &front, nnti_min(batch, nnti_fused_samples(op, nnti_mid_size(op))));
+    if (pooled.isa && !nnti_wino_pick(op)) return nnti_few_weight_bytes(e, op, batch);
+    return map + nnti_cpu_conv_weight_workspace(e, &front, pooled.isa ? batch : nnti_min(batch, nnti_fused_samples(op, nnti_mid_size(op))));
 }
 
 /* Backward of pooling and batch norm together: X GY AUX STATS [W] -> GX [GW GB], GX may be X. A channel at a time; its
