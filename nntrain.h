@@ -5645,6 +5645,7 @@ typedef struct nnti_wino_image {
 
 /* The plan. Tiles are counted through samples, rows and columns. */
 typedef struct nnti_wino {
+    int exec_isa;                   /* nnti_exec's */
     const nnti_gemm_isa *gemm;
     const nnti_wino_isa *isa;
     const nnti_wino_fn *maps;
@@ -5665,8 +5666,8 @@ typedef struct nnti_wino {
     ptrdiff_t w_element;
     nnti_tile_end end;
 
-    /* gradient of weights; sums are [element][filter][channel] */
-    float *sums;
+    /* gradient of weights; sums are [part][element][filter][channel]; parts: of the tiles */
+    float *sums, *v_x, *v_y;        /* transforms of a block: with one part all threads', else a worker's */
     int32_t *table_x, *table_y;     /* offsets of a block's tiles */
     int64_t first;                  /* tile of the block at work */
     int count, add;                 /* its tiles; not the first block */
@@ -5696,6 +5697,7 @@ static int nnti_wino_groups(const nnti_wino *t, int channels) { return (int)nnti
 static void nnti_wino_plan(const nnti_exec *e, nnti_wino *t, int kind, int out_h, int out_w, int batch)
 {
     const int m = kind == NNTI_WINO_4_3 ? 4 : 2;
+    t->exec_isa = e->isa;
     t->gemm = nnti_gemm_isa_of(e);
     t->isa = nnti_wino_isa_of(e);
     t->maps = t->isa->maps[kind - 1];
@@ -5990,8 +5992,23 @@ static void nnti_wino_conv(const nnti_exec *e, const nnt_op *op, int kind, int t
 /* ---- gradient of the weights ---- */
 
 /* A block of tiles at a time: first transforms of gy and x, split by channels; then sums += gy' x for each element, split
-   by elements; each sum takes its tiles in order. At last the sums are brought to gw. */
-enum { NNTI_WINO_WEIGHT_FLOATS = 2048 * 1024, NNTI_WINO_WEIGHT_LEAST = 128, NNTI_WINO_WEIGHT_MOST = 320 };
+   by elements; each sum takes its tiles in order. At last the sums are brought to gw. Where they are small, a few parts of
+   the tiles have sums of their own: so many threads can take a part each and find in their caches what they have written. */
+enum {
+    NNTI_WINO_WEIGHT_FLOATS = 2048 * 1024, NNTI_WINO_WEIGHT_LEAST = 128, NNTI_WINO_WEIGHT_MOST = 320,
+    NNTI_WINO_WEIGHT_FIT = 32,              /* tiles of a block that is worth being kept in the second-level cache */
+    NNTI_WINO_PARTS = 4, NNTI_WINO_PART_FLOATS = 256 * 1024     /* sums of a part at most */
+};
+
+/* Tiles of a block at most; as nnti_wino_conv_block, where sums are what passes through the cache behind. */
+static int nnti_wino_weight_block(const nnti_wino *t)
+{
+    const double tile = (double)t->elements * (double)(t->x.row + t->y.row);
+    const double sums = 2.0 * (double)t->elements * (double)t->w_element;
+    const int fit = (int)((double)NNTI_WINO_CACHE_FLOATS / tile);
+    const int most = nnti_min(NNTI_WINO_WEIGHT_MOST, nnti_max(NNTI_WINO_WEIGHT_LEAST, (int)(NNTI_WINO_WEIGHT_FLOATS / tile)));
+    return fit < NNTI_WINO_WEIGHT_FIT || sums / fit > sums / most + 2.5 * tile ? most : nnti_min(fit, most);
+}
 
 static nnti_wino nnti_wino_weight_plan(const nnti_exec *e, const nnt_op *op, int kind, int batch)
 {
@@ -6011,24 +6028,25 @@ static nnti_wino nnti_wino_weight_plan(const nnti_exec *e, const nnt_op *op, int
     t.y.size = t.m;
     t.y.map = t.maps[NNTI_WINO_SPREAD];
     t.panels = (int)nnti_ceil_div(op->in_c, nnti_panel_width(t.gemm));
-    t.most = (int)(NNTI_WINO_WEIGHT_FLOATS / (t.elements * (t.x.row + t.y.row)));
-    t.most = nnti_min(NNTI_WINO_WEIGHT_MOST, nnti_max(NNTI_WINO_WEIGHT_LEAST, t.most));
+    t.w_element = nnti_wino_pitch((ptrdiff_t)op->out_c * t.x.row);
+    t.most = nnti_wino_weight_block(&t);
+    t.parts = t.elements * t.w_element <= NNTI_WINO_PART_FLOATS && t.most < NNTI_WINO_WEIGHT_LEAST ? NNTI_WINO_PARTS : 1;
     t.block = (int)nnti_min64(t.most, t.tiles);
     nnti_wino_elements(&t);
-    t.w_element = nnti_wino_pitch((ptrdiff_t)op->out_c * t.x.row);
     t.scratch_floats = nnti_round_up(nnti_wino_window_floats(&t), 16);
     return t;
 }
+/* Whether each thread takes a part; else all take one after the other, with the same sums. */
+static int nnti_wino_part_each(const nnti_wino *t, int threads) { return t->parts > 1 && threads <= t->parts; }
 static size_t nnti_wino_weight_tables(const nnti_wino *t) { return nnti_round_up(2 * (size_t)t->most * sizeof(int32_t), 64); }
 static size_t nnti_wino_weight_workspace(const nnti_exec *e, const nnt_op *op, int kind, int batch)
 {
     const nnti_wino t = nnti_wino_weight_plan(e, op, kind, batch);
+    const size_t threads = (size_t)nnti_pool_threads(e->pool), blocks = nnti_wino_part_each(&t, (int)threads) ? threads : 1;
     return nnti_wino_weight_tables(&t)
-           + sizeof(float) * ((size_t)t.elements * (size_t)(t.w_element + t.x.element + t.y.element)
-                              + (size_t)nnti_pool_threads(e->pool) * t.scratch_floats);
+           + sizeof(float) * ((size_t)t.elements * ((size_t)(t.parts * t.w_element) + blocks * (size_t)(t.x.element + t.y.element))
+                              + threads * t.scratch_floats);
 }
-static float *nnti_wino_weight_x(const nnti_wino *t) { return t->sums + t->elements * t->w_element; }
-static float *nnti_wino_weight_y(const nnti_wino *t) { return nnti_wino_weight_x(t) + t->elements * t->x.element; }
 
 static void nnti_wino_read_task(void *arg, int64_t group, int worker)
 {
@@ -6036,13 +6054,13 @@ static void nnti_wino_read_task(void *arg, int64_t group, int worker)
     const int lanes = t->isa->lanes, groups = nnti_wino_groups(t, t->x.channels), of_x = group < groups;
     float *window = t->scratch + (size_t)worker * t->scratch_floats;
     nnti_wino_read(t, of_x ? &t->x : &t->y, (int)(of_x ? group : group - groups) * lanes, t->first, t->count, window,
-                   of_x ? nnti_wino_weight_x(t) : nnti_wino_weight_y(t));
+                   of_x ? t->v_x : t->v_y);
 }
 static void nnti_wino_sum_task(void *arg, int64_t element, int worker)
 {
     const nnti_wino *t = (const nnti_wino *)arg;
     const int filters = t->y.channels, tiles = (int)nnti_ceil_div(filters, t->gemm->rows);
-    const float *x = nnti_wino_weight_x(t) + element * t->x.element, *y = nnti_wino_weight_y(t) + element * t->y.element;
+    const float *x = t->v_x + element * t->x.element, *y = t->v_y + element * t->y.element;
     int panel, i;
     nnti_tile_end end;
     (void)worker;
@@ -6058,13 +6076,46 @@ static void nnti_wino_sum_task(void *arg, int64_t element, int worker)
                                                                           t->x.row, &end);
         }
 }
+/* A part's tiles, by the threads of a pool or this one. */
+static void nnti_wino_part(nnti_wino t, int64_t part, nnti_pool *pool)
+{
+    const int64_t begin = t.tiles * part / t.parts, tiles = t.tiles * (part + 1) / t.parts - begin, blocks = nnti_ceil_div(tiles, t.most);
+    const int groups = nnti_wino_groups(&t, t.x.channels) + nnti_wino_groups(&t, t.y.channels);
+    int64_t block;
+    t.sums += part * t.elements * t.w_element;
+    if (!tiles && !t.add) memset(t.sums, 0, (size_t)(t.elements * t.w_element) * sizeof *t.sums);
+    for (block = 0; block < blocks; block++, t.add = 1) {
+        t.first = begin + tiles * block / blocks;
+        t.count = (int)(begin + tiles * (block + 1) / blocks - t.first);
+        nnti_parallel(pool, groups, nnti_wino_read_task, &t);
+        nnti_parallel(pool, t.elements, nnti_wino_sum_task, &t);
+    }
+}
+static void nnti_wino_part_task(void *arg, int64_t part, int worker)
+{
+    nnti_wino t = *(const nnti_wino *)arg;
+    const ptrdiff_t floats = t.elements * (t.x.element + t.y.element);
+    t.v_x += worker * floats;
+    t.v_y += worker * floats;
+    t.scratch += (size_t)worker * t.scratch_floats;
+    nnti_wino_part(t, part, NULL);
+}
 /* gw[f][all channels] from the sums. */
 static void nnti_wino_weight_task(void *arg, int64_t f, int worker)
 {
     const nnti_wino *t = (const nnti_wino *)arg;
     const int lanes = t->isa->lanes, channels = t->x.channels, all = t->kernel * t->kernel;
     float *taps = t->scratch + (size_t)worker * t->scratch_floats;
-    int c;
+    int c, part, i;
+    nnti_sum s;
+    memset(&s, 0, sizeof s);
+    s.isa = t->exec_isa;
+    for (part = 1; part < t->parts; part++)
+        for (i = 0; i < t->elements; i++) {
+            s.a = s.y = t->sums + i * t->w_element + f * t->x.row;
+            s.b = s.y + part * t->elements * t->w_element;
+            nnti_sum_range(&s, 0, channels);
+        }
     for (c = 0; c < channels; c += lanes) {
         t->maps[NNTI_WINO_WEIGHT](1, t->sums + (ptrdiff_t)f * t->x.row + c, 0, t->side * t->w_element, t->w_element, taps, 0,
                                   t->kernel * lanes, lanes);
@@ -6072,22 +6123,23 @@ static void nnti_wino_weight_task(void *arg, int64_t f, int worker)
                       &t->end);
     }
 }
-static void nnti_wino_weight_place(nnti_wino *t, const nnt_op *op)
+static void nnti_wino_weight_place(nnti_wino *t, const nnt_op *op, int threads)
 {
     t->table_x = (int32_t *)op->workspace;
     t->table_y = t->table_x + t->most;
     t->sums = (float *)(void *)((char *)op->workspace + nnti_wino_weight_tables(t));
-    t->scratch = nnti_wino_weight_y(t) + t->elements * t->y.element;
+    t->v_x = t->sums + t->parts * t->elements * t->w_element;
+    t->v_y = t->v_x + t->elements * t->x.element;
+    t->scratch = t->v_x + (nnti_wino_part_each(t, threads) ? threads : 1) * t->elements * (t->x.element + t->y.element);
 }
 /* Adds samples to the sums in the workspace; `add` 0: the sums begin with them. pooled: how GY is pooled; NULL: not. */
 static void nnti_wino_weight_add(const nnti_exec *e, const nnt_op *op, int kind, int count, int add, const nnti_pooled *pooled)
 {
     nnti_wino t = nnti_wino_weight_plan(e, op, kind, count);
-    const int64_t blocks = nnti_ceil_div(t.tiles, t.most);
-    const int work = nnti_wino_is_work(op, count);
-    int64_t block;
+    const int threads = nnti_pool_threads(e->pool), work = nnti_wino_is_work(op, count);
+    int64_t part;
     int i;
-    nnti_wino_weight_place(&t, op);
+    nnti_wino_weight_place(&t, op, threads);
     t.x.x = (const float *)op->at[NNT_X];
     t.y.x = (const float *)op->at[NNT_GY];
     if (pooled) t.y.pooled = *pooled;
@@ -6095,19 +6147,14 @@ static void nnti_wino_weight_add(const nnti_exec *e, const nnt_op *op, int kind,
         t.table_x[i] = (int32_t)(i * t.x.row);
         t.table_y[i] = (int32_t)(i * t.y.row);
     }
-    for (block = 0; block < blocks; block++) {
-        t.first = t.tiles * block / blocks;
-        t.count = (int)(t.tiles * (block + 1) / blocks - t.first);
-        t.add = add || block > 0;
-        nnti_parallel_if(e, work, nnti_wino_groups(&t, t.x.channels) + nnti_wino_groups(&t, t.y.channels), nnti_wino_read_task,
-                         &t);
-        nnti_parallel_if(e, work, t.elements, nnti_wino_sum_task, &t);
-    }
+    t.add = add;
+    if (nnti_wino_part_each(&t, threads)) nnti_parallel_if(e, work, t.parts, nnti_wino_part_task, &t);
+    else for (part = 0; part < t.parts; part++) nnti_wino_part(t, part, work ? e->pool : NULL);
 }
 static void nnti_wino_weight_end(const nnti_exec *e, const nnt_op *op, int kind, int accumulate)
 {
     nnti_wino t = nnti_wino_weight_plan(e, op, kind, 1);
-    nnti_wino_weight_place(&t, op);
+    nnti_wino_weight_place(&t, op, nnti_pool_threads(e->pool));
     t.result = (float *)op->at[NNT_GW];
     t.end.add = accumulate;
     nnti_parallel_if(e, (double)op->in_c * op->out_c > 2048, t.y.channels, nnti_wino_weight_task, &t);
@@ -7798,16 +7845,19 @@ static size_t nnti_cpu_linear_data_workspace(const nnti_exec *e, const nnt_op *o
     const nnti_gemm g = nnti_linear_data_gemm(e, op, batch, nnti_linear_data_columns(op));
     return nnti_linear_part_bytes(op, batch) + nnti_gemm_workspace(e, &g);
 }
-typedef struct nnti_linear_part { const float *part, *mask; float *gx; int columns, in; } nnti_linear_part;
+typedef struct nnti_linear_part { int isa; const float *part, *mask; float *gx; int columns, in; } nnti_linear_part;
 
 static void nnti_linear_part_row(void *arg, int64_t n, int worker)
 {
     const nnti_linear_part *p = (const nnti_linear_part *)arg;
-    const float *part = p->part + n * p->columns, *mask = p->mask + n * p->in;
-    float *gx = p->gx + n * p->in;
-    int i;
+    nnti_sum s;
     (void)worker;
-    for (i = 0; i < p->columns; i++) gx[i] = mask[i] > 0 ? part[i] : 0;
+    memset(&s, 0, sizeof s);
+    s.isa = p->isa;
+    s.y = p->gx + n * p->in;
+    s.a = p->part + n * p->columns;
+    s.mask = p->mask + n * p->in;
+    nnti_sum_range(&s, 0, p->columns);
 }
 static void nnti_linear_data_over_mask(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
 {
@@ -7821,6 +7871,7 @@ static void nnti_linear_data_over_mask(const nnti_exec *e, const nnt_op *op, con
         g.b = nnti_operand_matrix((const float *)op->at[NNT_W] + i, g.n, 1, in);
         g.c = part;
         nnti_gemm_run(e, &g, &gy, (char *)op->workspace + nnti_linear_part_bytes(op, run->count));
+        rows.isa = e->isa;
         rows.part = part;
         rows.mask = (const float *)op->at[NNT_MASK] + i;
         rows.gx = (float *)op->at[NNT_GX] + i;
