@@ -5045,10 +5045,12 @@ typedef struct nnti_pooled_isa {
        are [..][vecs][lane], bias [vecs][lane], and at has `apart` bytes between vectors. */
     void (*few)(int vecs, const float *x, ptrdiff_t down, ptrdiff_t step, const int32_t *table, int taps, const float *w,
                 const float *bias, int relu, int count, float *y, uint8_t *at, ptrdiff_t apart);
-    /* Its weights' gradient: sums[k] += gy[i] quads[table[k] + i step][at[i]] for NNTI_FEW_TAPS k and i < count; a quad is
-       what 4 positions meet. */
-    void (*few_weight)(const float *quads, ptrdiff_t step, const int32_t *table, const float *gy, const uint8_t *at, int count,
-                       float *sums);
+    /* quads[i] = { x[i], x[i + right], x[i + down], x[i + down + right] } for i < count: what 4 positions meet */
+    void (*quads)(const float *x, ptrdiff_t right, ptrdiff_t down, ptrdiff_t count, float *quads);
+    /* The gradient of its weights: sums[k] += gy[r][i] quads[table[k] / NNTI_QUAD + r down + i step][at[r][i]] for
+       NNTI_FEW_TAPS k, r < rows and i < columns. */
+    void (*few_weight)(const float *quads, ptrdiff_t down, ptrdiff_t step, const int32_t *table, const float *gy, const uint8_t *at,
+                       int rows, int columns, float *sums);
     /* sum += gy[i] for i < count */
     void (*few_bias)(const float *gy, int count, float *sum);
 } nnti_pooled_isa;
@@ -5113,6 +5115,33 @@ NNTI_AVX512 NNTI_INLINE __m512 nnti_quad_avx512(const float *quad, __m512i at)
     return _mm512_permutevar_ps(_mm512_broadcast_f32x4(_mm_loadu_ps(quad)), at);
 }
 
+NNTI_INLINE void nnti_pooled_quads(const float *x, ptrdiff_t right, ptrdiff_t down, ptrdiff_t count, float *quads)
+{
+    ptrdiff_t i;
+    for (i = 0; i < count; i++, quads += NNTI_QUAD) {
+        quads[0] = x[i];
+        quads[1] = x[i + right];
+        quads[2] = x[i + down];
+        quads[3] = x[i + down + right];
+    }
+}
+NNTI_AVX2 static void nnti_pooled_quads_avx2(const float *x, ptrdiff_t right, ptrdiff_t down, ptrdiff_t count, float *quads)
+{
+    ptrdiff_t i;
+    for (i = 0; i + 8 <= count; i += 8, x += 8, quads += 8 * NNTI_QUAD) {
+        const __m256 x0 = _mm256_loadu_ps(x), x1 = _mm256_loadu_ps(x + right);
+        const __m256 x2 = _mm256_loadu_ps(x + down), x3 = _mm256_loadu_ps(x + down + right);
+        const __m256d top0 = _mm256_castps_pd(_mm256_unpacklo_ps(x0, x1)), top1 = _mm256_castps_pd(_mm256_unpackhi_ps(x0, x1));
+        const __m256d low0 = _mm256_castps_pd(_mm256_unpacklo_ps(x2, x3)), low1 = _mm256_castps_pd(_mm256_unpackhi_ps(x2, x3));
+        const __m256 q04 = _mm256_castpd_ps(_mm256_unpacklo_pd(top0, low0)), q15 = _mm256_castpd_ps(_mm256_unpackhi_pd(top0, low0));
+        const __m256 q26 = _mm256_castpd_ps(_mm256_unpacklo_pd(top1, low1)), q37 = _mm256_castpd_ps(_mm256_unpackhi_pd(top1, low1));
+        _mm256_storeu_ps(quads, _mm256_permute2f128_ps(q04, q15, 0x20));
+        _mm256_storeu_ps(quads + 8, _mm256_permute2f128_ps(q26, q37, 0x20));
+        _mm256_storeu_ps(quads + 16, _mm256_permute2f128_ps(q04, q15, 0x31));
+        _mm256_storeu_ps(quads + 24, _mm256_permute2f128_ps(q26, q37, 0x31));
+    }
+    nnti_pooled_quads(x, right, down, count - i, quads);
+}
 #define NNTI_POOLED_MAX(isa, attribute) \
     attribute NNTI_INLINE void nnti_largest_##isa(NNTI_BEST *b, NNTI_V s0, NNTI_V s1, NNTI_V s2, NNTI_V s3, NNTI_V bias, \
                                                   int relu) \
@@ -5181,19 +5210,22 @@ NNTI_AVX512 NNTI_INLINE __m512 nnti_quad_avx512(const float *quad, __m512i at)
         else nnti_pooled_few_##isa##_n(2, x, down, step, table, taps, w, bias, relu, count, y, at, apart); \
     }
 #define NNTI_FEW_NEW(K) NNTI_V s##K = NNTI_LOAD(sums + K * NNTI_W);
-#define NNTI_FEW_ADD(ISA, K) s##K = NNTI_FMA(g, nnti_quad_##ISA(quads + NNTI_QUAD * table[K], which), s##K);
+#define NNTI_FEW_ADD(ISA, K) s##K = NNTI_FMA(g, nnti_quad_##ISA(quad + table[K], which), s##K);
 #define NNTI_FEW_OUT(K) NNTI_STORE(sums + K * NNTI_W, s##K);
 #define NNTI_POOLED_FEW_WEIGHT(isa, attribute) \
-    attribute static void nnti_pooled_few_weight_##isa(const float *quads, ptrdiff_t step, const int32_t *table, const float *gy, \
-                                                       const uint8_t *at, int count, float *sums) \
+    attribute static void nnti_pooled_few_weight_##isa(const float *quads, ptrdiff_t down, ptrdiff_t step, const int32_t *table, \
+                                                       const float *gy, const uint8_t *at, int rows, int columns, float *sums) \
     { \
-        int i; \
+        int r, i; \
         NNTI_ROWS_9(NNTI_FEW_NEW) \
-        for (i = 0; i < count; i++, quads += NNTI_QUAD * step) { \
-            const NNTI_V g = NNTI_LOAD(gy + i * NNTI_W); \
-            const NNTI_I which = nnti_get_bytes_##isa(at + i * NNTI_W); \
-            NNTI_FEW_ADD(isa, 0) NNTI_FEW_ADD(isa, 1) NNTI_FEW_ADD(isa, 2) NNTI_FEW_ADD(isa, 3) NNTI_FEW_ADD(isa, 4) \
-            NNTI_FEW_ADD(isa, 5) NNTI_FEW_ADD(isa, 6) NNTI_FEW_ADD(isa, 7) NNTI_FEW_ADD(isa, 8) \
+        for (r = 0; r < rows; r++, quads += NNTI_QUAD * down) { \
+            const float *quad = quads; \
+            for (i = 0; i < columns; i++, quad += NNTI_QUAD * step, gy += NNTI_W, at += NNTI_W) { \
+                const NNTI_V g = NNTI_LOAD(gy); \
+                const NNTI_I which = nnti_get_bytes_##isa(at); \
+                NNTI_FEW_ADD(isa, 0) NNTI_FEW_ADD(isa, 1) NNTI_FEW_ADD(isa, 2) NNTI_FEW_ADD(isa, 3) NNTI_FEW_ADD(isa, 4) \
+                NNTI_FEW_ADD(isa, 5) NNTI_FEW_ADD(isa, 6) NNTI_FEW_ADD(isa, 7) NNTI_FEW_ADD(isa, 8) \
+            } \
         } \
         NNTI_ROWS_9(NNTI_FEW_OUT) \
     } \
@@ -5210,8 +5242,8 @@ NNTI_AVX512 NNTI_INLINE __m512 nnti_quad_avx512(const float *quad, __m512i at)
     NNTI_POOLED_FEW(isa, attribute) \
     NNTI_POOLED_FEW_WEIGHT(isa, attribute) \
     static const nnti_pooled_isa nnti_pooled_isa_##isa = { \
-        NNTI_W, nnti_pooled_max_##isa, nnti_pooled_spread_##isa, nnti_pooled_few_##isa, nnti_pooled_few_weight_##isa, \
-        nnti_pooled_few_bias_##isa \
+        NNTI_W, nnti_pooled_max_##isa, nnti_pooled_spread_##isa, nnti_pooled_few_##isa, nnti_pooled_quads_avx2, \
+        nnti_pooled_few_weight_##isa, nnti_pooled_few_bias_##isa \
     };
 
 #define NNTI_V __m256
@@ -7250,13 +7282,13 @@ typedef struct nnti_few {
     int taps, blocks;               /* of a filter; blocks of NNTI_FEW_TAPS that hold them */
     int rows, bands, band_rows;     /* pooled rows of a chunk; chunks a sample; rows of its band [channel][band_rows][pitch] */
     ptrdiff_t pitch, plane, down;   /* of a band; from a position to the one below it */
-    size_t band_floats, map_floats; /* map_floats: of a chunk's pooled positions, two vectors each */
+    size_t band_floats, map_floats; /* map: pooled positions of a chunk, two vectors of filters each */
     int32_t *table;                 /* offsets of the taps in a band, or in its quads; zeros up to whole blocks */
     float *scratch;                 /* a worker's */
     size_t scratch_floats;
     float *w;                       /* forward: [pair of vectors of filters][tap][vector][lane] */
     int64_t chunks;                 /* weights: of the run, shared by parts in order */
-    int parts, accumulate;
+    int isa, parts, accumulate;     /* isa: nnti_exec's */
     float *sums;                    /* [part][vector of filters][tap .., bias][lane] */
 } nnti_few;
 
@@ -7264,6 +7296,7 @@ enum {
     NNTI_FEW_MOST = 80,             /* weights of a filter; from about there on packed products are faster */
     NNTI_FEW_POSITIONS_MOST = 512,  /* pooled, of a chunk, about */
     NNTI_FEW_BAND = 1 << 24,        /* floats of a band at most */
+    NNTI_FEW_GATHER = 24,           /* channels times filters over their sum, at most: see nnti_few_gathers */
     NNTI_FEW_PARTS = 64, NNTI_FEW_SUMS = 1 << 18        /* parts, and floats of all their sums, at most, about */
 };
 
@@ -7292,6 +7325,12 @@ static int nnti_few_fits(const nnt_op *op)
     pooled.out_h = op->out_h / 2;
     pooled.out_w = op->out_w / 2;
     return nnti_few_plan(&pooled).band_floats < NNTI_FEW_BAND;
+}
+/* Whether its weights' gradient is better gathered than found by fast convolution: a quarter of the products that the map
+   takes are twice as many as those of F(4x4, 3x3), but no transforms are made, which take time by channels. */
+static int nnti_few_gathers(const nnt_op *op)
+{
+    return (double)op->in_c * op->out_c <= NNTI_FEW_GATHER * ((double)op->in_c + op->out_c) && nnti_few_plan(op).band_floats < NNTI_FEW_BAND;
 }
 static size_t nnti_few_table_bytes(const nnti_few *t)
 {
@@ -7378,18 +7417,6 @@ static void nnti_few_forward(const nnti_exec *e, const nnt_op *op, const nnti_po
 
 /* ---- gradient of the weights ---- */
 
-/* What positions p, p + 1 to the right, below and below to the right meet, for all p of a band. */
-static void nnti_few_quads(const nnti_few *t, const float *band, float *quads)
-{
-    const ptrdiff_t right = t->op->stride_w, count = (ptrdiff_t)t->op->in_c * t->plane - t->down - right;
-    ptrdiff_t i;
-    for (i = 0; i < count; i++, quads += NNTI_QUAD) {
-        quads[0] = band[i];
-        quads[1] = band[i + right];
-        quads[2] = band[i + t->down];
-        quads[3] = band[i + t->down + right];
-    }
-}
 static size_t nnti_few_part_floats(const nnti_few *t)
 {
     return (size_t)t->op->out_c * ((size_t)t->blocks * NNTI_FEW_TAPS + 1);
@@ -7400,23 +7427,22 @@ static void nnti_few_weight_chunk(const nnti_few *t, int64_t chunk, float *scrat
     const nnti_pooled_isa *isa = t->pooled.isa;
     const int64_t sample = chunk / t->bands;
     const int lanes = isa->lanes, first = (int)(chunk % t->bands) * t->rows, rows = nnti_min(t->rows, op->out_h - first);
-    const ptrdiff_t plane = (ptrdiff_t)op->out_h * op->out_w, row = (ptrdiff_t)op->out_w * lanes;
-    float *band = scratch, *map = band + t->band_floats, *quads = map + t->map_floats;
-    int f, r, b;
+    const ptrdiff_t plane = (ptrdiff_t)op->out_h * op->out_w, positions = (ptrdiff_t)rows * op->out_w;
+    const ptrdiff_t group = (t->blocks * NNTI_FEW_TAPS + 1) * lanes;        /* sums of a vector of filters */
+    const float *gy = (const float *)op->at[NNT_GY] + sample * op->out_c * plane + (ptrdiff_t)first * op->out_w;
+    const uint8_t *at = t->pooled.at + sample * op->out_c * plane + (ptrdiff_t)first * op->out_w * lanes;
+    float *band = scratch, *quads = band + t->band_floats, *map = quads + NNTI_QUAD * t->band_floats;
+    int f, b;
     nnti_few_band(t, sample, first, rows, band);
-    nnti_few_quads(t, band, quads);
+    isa->quads(band, op->stride_w, t->down, op->in_c * t->plane - t->down - op->stride_w, quads);
     for (f = 0; f < op->out_c; f += lanes) {
-        const ptrdiff_t channel = (sample * op->out_c + f) * plane;
-        const uint8_t *at = t->pooled.at + channel + first * row;
-        t->gemm->pack_transposed(map, lanes, lanes, (const float *)op->at[NNT_GY] + channel + (ptrdiff_t)first * op->out_w, plane,
-                                 lanes, rows * op->out_w);
-        for (b = 0; b < t->blocks; b++, sums += NNTI_FEW_TAPS * lanes)
-            for (r = 0; r < rows; r++)
-                isa->few_weight(quads + 2 * NNTI_QUAD * r * t->down, 2 * op->stride_w, t->table + b * NNTI_FEW_TAPS, map + r * row,
-                                at + r * row, op->out_w, sums);
-        isa->few_bias(map, rows * op->out_w, sums);
-        sums += lanes;
+        t->gemm->pack_transposed(map + f * positions, lanes, lanes, gy + f * plane, plane, lanes, (int)positions);
+        isa->few_bias(map + f * positions, (int)positions, sums + f / lanes * group + group - lanes);
     }
+    for (b = 0; b < t->blocks; b++)
+        for (f = 0; f < op->out_c; f += lanes)
+            isa->few_weight(quads, 2 * t->down, 2 * op->stride_w, t->table + b * NNTI_FEW_TAPS, map + f * positions, at + f * plane,
+                            rows, op->out_w, sums + f / lanes * group + b * NNTI_FEW_TAPS * lanes);
 }
 static void nnti_few_weight_task(void *arg, int64_t part, int worker)
 {
@@ -7427,28 +7453,33 @@ static void nnti_few_weight_task(void *arg, int64_t part, int worker)
     for (chunk = t->chunks * part / t->parts; chunk < t->chunks * (part + 1) / t->parts; chunk++)
         nnti_few_weight_chunk(t, chunk, scratch, sums);
 }
-static float nnti_few_total(const nnti_few *t, size_t at, float before)
-{
-    double s = (double)before;
-    int part;
-    for (part = 0; part < t->parts; part++) s += (double)t->sums[(size_t)part * nnti_few_part_floats(t) + at];
-    return (float)s;
-}
-/* gw and gb of a filter from the parts' sums. */
-static void nnti_few_weight_out_task(void *arg, int64_t f, int worker)
+/* gw and gb of a vector of filters: the parts' sums in order, to the first's. */
+static void nnti_few_weight_out_task(void *arg, int64_t group, int worker)
 {
     const nnti_few *t = (const nnti_few *)arg;
-    const size_t lanes = (size_t)t->pooled.isa->lanes, all = (size_t)t->blocks * NNTI_FEW_TAPS, taps = (size_t)t->taps;
-    const size_t first = (size_t)f / lanes * lanes * (all + 1) + (size_t)f % lanes;
-    float *gw = (float *)t->op->at[NNT_GW] + (size_t)f * taps, *gb = (float *)t->op->at[NNT_GB];
-    size_t k;
+    const int lanes = t->pooled.isa->lanes;
+    const ptrdiff_t all = t->blocks * NNTI_FEW_TAPS * lanes, f = (ptrdiff_t)group * lanes;
+    float *gb = (float *)t->op->at[NNT_GB];
+    nnti_tile_end end;
+    nnti_sum s;
+    int part, i;
     (void)worker;
-    for (k = 0; k < taps; k++) gw[k] = nnti_few_total(t, first + k * lanes, t->accumulate ? gw[k] : 0.0f);
-    if (gb) gb[f] = nnti_few_total(t, first + all * lanes, t->accumulate ? gb[f] : 0.0f);
+    memset(&end, 0, sizeof end);
+    memset(&s, 0, sizeof s);
+    end.add = t->accumulate;
+    s.isa = t->isa;
+    s.a = s.y = t->sums + group * (all + lanes);
+    for (part = 1; part < t->parts; part++) {
+        s.b = s.y + (size_t)part * nnti_few_part_floats(t);
+        nnti_sum_range(&s, 0, all + lanes);
+    }
+    t->gemm->turn(s.y, lanes, t->taps, lanes, (float *)t->op->at[NNT_GW] + f * t->taps, t->taps, &end);
+    for (i = 0; gb && i < lanes; i++) gb[f + i] = t->accumulate ? gb[f + i] + s.y[all + i] : s.y[all + i];
 }
 static size_t nnti_few_weight_scratch(const nnti_few *t)
 {
-    return nnti_round_up(t->band_floats * (1 + NNTI_QUAD) + t->map_floats, 16);
+    const size_t map = (size_t)t->rows * (size_t)t->op->out_w * (size_t)t->op->out_c;
+    return nnti_round_up(t->band_floats * (1 + NNTI_QUAD) + map, 16);
 }
 static int nnti_few_parts(const nnti_few *t, int count)
 {
@@ -7470,6 +7501,7 @@ static void nnti_few_weight(const nnti_exec *e, const nnt_op *op, const nnti_poo
     t.pooled = *pooled;
     t.chunks = (int64_t)run->count * t.bands;
     t.parts = nnti_few_parts(&t, run->count);
+    t.isa = e->isa;
     t.accumulate = run->accumulate != 0;
     t.table = (int32_t *)op->workspace;
     t.sums = (float *)(void *)((char *)op->workspace + nnti_few_table_bytes(&t));
@@ -7477,7 +7509,8 @@ static void nnti_few_weight(const nnti_exec *e, const nnt_op *op, const nnti_poo
     t.scratch_floats = nnti_few_weight_scratch(&t);
     nnti_few_table(&t, NNTI_QUAD);
     nnti_parallel_if(e, work * t.taps > 1e5, t.parts, nnti_few_weight_task, &t);
-    nnti_parallel_if(e, (double)t.parts * (double)nnti_few_part_floats(&t) > 32 * 1024, op->out_c, nnti_few_weight_out_task, &t);
+    nnti_parallel_if(e, (double)t.parts * (double)nnti_few_part_floats(&t) > 32 * 1024, op->out_c / pooled->isa->lanes,
+                     nnti_few_weight_out_task, &t);
 }
 
 /* ============================================================================
@@ -9911,7 +9944,7 @@ static void nnti_cpu_conv_pool_weight(const nnti_exec *e, const nnt_op *op, cons
     const nnt_op front = nnti_fused_front(op, NNT_OP_CONV_WEIGHT, 0);
     const nnti_pooled pooled = nnti_fused_pooled(e, op);
     if (!pooled.isa) nnti_conv_map_weight(e, op, run);
-    else if (!nnti_wino_pick(op)) nnti_few_weight(e, op, &pooled, run);
+    else if (!nnti_wino_pick(op) || nnti_few_gathers(op)) nnti_few_weight(e, op, &pooled, run);
     else {
         nnti_conv_weight_bias(e, op, run);      /* the pooled gradient has the same sum */
         nnti_wino_weight_add(e, &front, nnti_wino_pick(op), run->count, 0, &pooled);
@@ -9923,7 +9956,7 @@ static size_t nnti_cpu_conv_pool_weight_workspace(const nnti_exec *e, const nnt_
     const nnti_pooled pooled = nnti_fused_pooled(e, op);
     const size_t map = pooled.isa ? 0 : nnti_fused_map_bytes(op, nnti_mid_size(op));
     const nnt_op front = nnti_fused_front(op, NNT_OP_CONV_WEIGHT, map);
-    if (pooled.isa && !nnti_wino_pick(op)) return nnti_few_weight_bytes(e, op, batch);
+    if (pooled.isa && (!nnti_wino_pick(op) || nnti_few_gathers(op))) return nnti_few_weight_bytes(e, op, batch);
     return map + nnti_cpu_conv_weight_workspace(e, &front, pooled.isa ? batch : nnti_min(batch, nnti_fused_samples(op, nnti_mid_size(op))));
 }
 
