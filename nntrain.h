@@ -9774,7 +9774,7 @@ static void nnti_fused_forward(const nnti_exec *e, const nnt_op *op, const nnt_r
 }
 /* How a convolution (or one of its gradients) is pooled without a map: by fast convolution or by >>few; isa NULL: with one.
    All three ops of a convolution have the same shape and flags that matter, and so the same answer, on which the order of
-   the indices depends. */
+   the indices depends. With EXACT it is the map's, in which other backends can be compared. */
 static nnti_pooled nnti_fused_pooled(const nnti_exec *e, const nnt_op *op)
 {
     const nnt_op front = nnti_fused_front(op, NNT_OP_CONV, 0), pool = nnti_fused_pool(op, NNT_OP_MAXPOOL);
@@ -9784,8 +9784,8 @@ static nnti_pooled nnti_fused_pooled(const nnti_exec *e, const nnt_op *op)
     p.h = op->out_h;
     p.w = op->out_w;
     p.at = (uint8_t *)op->at[NNT_AUX];
-    if (!p.isa || op->out_c % p.isa->lanes || !nnti_pool_is_2x2(&pool) || nnti_conv_is_odd(&front) || nnti_conv_by_dots(&front)
-        || !(nnti_wino_pick(&front) || nnti_few_fits(&front))) p.isa = NULL;
+    if (!p.isa || op->out_c % p.isa->lanes || !nnti_pool_is_2x2(&pool) || (op->flags & NNT_OPF_EXACT)
+        || nnti_conv_is_odd(&front) || !(nnti_wino_pick(&front) || nnti_few_fits(&front))) p.isa = NULL;
     return p;
 }
 static void nnti_cpu_conv_pool(const nnti_exec *e, const nnt_op *op, const nnt_run *run)

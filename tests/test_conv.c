@@ -261,6 +261,216 @@ static void check_conv(const naive_conv *s, int options)
     }
     release();
 }
+/* ---- convolution with 2x2 max pooling of it ---- */
+
+static nnt_op pooled_op(const naive_conv *s, int kind)
+{
+    nnt_op op = conv_op(s);
+    op.kind = kind;
+    op.mid_h = op.out_h;
+    op.mid_w = op.out_w;
+    op.out_h /= 2;
+    op.out_w /= 2;
+    op.pool_kernel_h = op.pool_kernel_w = op.pool_stride_h = op.pool_stride_w = 2;
+    return op;
+}
+/* Lanes of the indices' order, 0: that of the map. */
+static int pooled_lanes(int isa, const nnt_op *op)
+{
+    nnti_exec e;
+    nnti_pooled p;
+    e.pool = NULL;
+    e.isa = isa;
+    p = nnti_fused_pooled(&e, op);
+    return p.isa ? p.isa->lanes : 0;
+}
+/* Where in the map [n][f][mid_h][mid_w] output i = [n][f][h][w] was taken from. */
+static size_t pooled_place(const nnt_op *op, int lanes, const uint8_t *aux, size_t i)
+{
+    const size_t plane = (size_t)(op->out_h * op->out_w), channel = i / plane, at = i % plane;
+    const size_t row = at / (size_t)op->out_w, column = at % (size_t)op->out_w, l = (size_t)lanes;
+    const size_t k = lanes ? aux[(channel / l * plane + at) * l + channel % l] : aux[i];
+    return (channel * (size_t)op->mid_h + 2 * row + k / 2) * (size_t)op->mid_w + 2 * column + k % 2;
+}
+static int pooled_without_map;
+enum { OVER = 64 };
+
+static void check_pooled(const naive_conv *s, int options)
+{
+    const int batch = s->n + ((options & PARTIAL) ? 3 : 0);
+    const nnt_op shape = pooled_op(s, NNT_OP_CONV_POOL);
+    const size_t nx = (size_t)s->n * (size_t)s->c * (size_t)s->h * (size_t)s->w, nf = (size_t)s->f;
+    const size_t nm = (size_t)s->n * nf * (size_t)(shape.mid_h * shape.mid_w), ny = (size_t)s->n * nf * (size_t)(shape.out_h * shape.out_w);
+    const size_t nw = nf * (size_t)s->c * (size_t)s->kh * (size_t)s->kw, na = (ny + 3) / 4;
+    float *x = random_floats(nx), *w = random_floats(nw), *b = random_floats(nf), *gy = random_floats(ny), *mask = random_floats(nx);
+    float *gx0 = random_floats(nx), *gw0 = random_floats(nw), *gb0 = random_floats(nf), *map_gy = floats(nm), *last_gy = floats(nm), *aux = floats(na);
+    float *y = floats(ny), *gx = floats(nx), *gw = floats(nw), *gb = floats(nf);
+    double *map = doubles(nm), *want_gx = doubles(nx), *want_gw = doubles(nw), *want_gb = doubles(nf);
+    const int exact = (options & EXACT) ? NNT_OPF_EXACT : 0, accumulate = (options & ACCUMULATE) && !(options & OVER);
+    size_t i;
+    int k;
+    nnt_run run;
+    memset(&run, 0, sizeof run);
+    run.count = s->n;
+    run.accumulate = (options & ACCUMULATE) != 0;
+    naive_conv_forward(s, x, w, map);
+    for (i = 0; i < nm; i++) {
+        if (options & BIAS) map[i] += b[i / (size_t)(shape.mid_h * shape.mid_w) % nf];
+        if ((options & RELU) && map[i] < 0.0) map[i] = 0.0;
+    }
+    for (k = 0; k < isa_count(); k++) {
+        const int isa = isa_at(k);
+        nnt_op op = shape;
+        int lanes, wrong = 0;
+        double e, limit;
+        op.flags = exact | ((options & RELU) ? NNT_OPF_RELU : 0);
+        lanes = pooled_lanes(isa, &op);
+        pooled_without_map += lanes > 0;
+        op.at[NNT_X] = x; op.at[NNT_W] = w; op.at[NNT_B] = (options & BIAS) ? b : NULL; op.at[NNT_Y] = y; op.at[NNT_AUX] = aux;
+        CHECKF(run_all(isa, &op, &run, batch, nnti_cpu_conv_pool_workspace, nnti_cpu_conv_pool, NNT_Y, ny, NNT_AUX, na),
+               "%s: pooled forward differs between threads or writes behind its workspace", conv_text(s, options, isa));
+        limit = nnti_wino_pick(&op) ? WINOGRAD_LIMIT : FORWARD_LIMIT;
+        for (i = 0; i < nm; i++) map_gy[i] = 0;
+        for (i = 0; i < ny; i++) {
+            /* the value at the index, and the largest of its window, which it may miss by rounding only; sums of K products of
+               values up to 1 are some sqrt(K) in size, and `limit` is in units of that size */
+            const size_t at = pooled_place(&op, lanes, (const uint8_t *)aux, i), mw = (size_t)op.mid_w;
+            const size_t row = at / mw % (size_t)op.mid_h / 2 * 2, first = at / (mw * (size_t)op.mid_h) * mw * (size_t)op.mid_h + row * mw + at % mw / 2 * 2;
+            const double largest = fmax(fmax(map[first], map[first + 1]), fmax(map[first + mw], map[first + mw + 1]));
+            const double size = 20.0 * limit * (1.0 + sqrt((double)(s->c * s->kh * s->kw)));
+            if (!(fabs(map[at] - largest) <= size) || !(fabs(y[i] - largest) <= size)) wrong++;
+            map_gy[at] = gy[i];
+        }
+        if (k == 0 || memcmp(map_gy, last_gy, nm * sizeof(float))) {        /* what follows from other indices differs */
+            for (i = 0; i < nx; i++) want_gx[i] = 0.0;
+            for (i = 0; i < nw; i++) want_gw[i] = 0.0;
+            for (i = 0; i < nf; i++) want_gb[i] = 0.0;
+            naive_conv_data(s, map_gy, w, want_gx);
+            naive_conv_weight(s, x, map_gy, want_gw, want_gb);
+            for (i = 0; i < nx; i++) {
+                if (accumulate) want_gx[i] += gx0[i];
+                if ((options & (MASKED | OVER)) && mask[i] <= 0.0f) want_gx[i] = 0.0;
+            }
+            for (i = 0; i < nw && run.accumulate; i++) want_gw[i] += gw0[i];
+            for (i = 0; i < nf && run.accumulate; i++) want_gb[i] += gb0[i];
+            memcpy(last_gy, map_gy, nm * sizeof(float));
+        }
+        CHECKF(wrong == 0, "%s: %d of %d pooled values or indices", conv_text(s, options, isa), wrong, (int)ny);
+        memset(gx, 0, nx * sizeof(float));
+        if (ny <= nx) {                                             /* without indices, and indices alone: the same */
+            op.at[NNT_AUX] = NULL;
+            op.at[NNT_Y] = gx;
+            CHECK(run_all(isa, &op, &run, batch, nnti_cpu_conv_pool_workspace, nnti_cpu_conv_pool, NNT_Y, ny, -1, 0));
+            CHECKF(!memcmp(gx, y, ny * sizeof(float)), "%s: without indices", conv_text(s, options, isa));
+            memset(gx, 0, nx * sizeof(float));
+            op.at[NNT_AUX] = gx;
+            op.at[NNT_Y] = NULL;
+            CHECK(run_all(isa, &op, &run, batch, nnti_cpu_conv_pool_workspace, nnti_cpu_conv_pool, NNT_AUX, na, -1, 0));
+            CHECKF(!memcmp(gx, aux, ny), "%s: indices alone", conv_text(s, options, isa));
+        }
+
+        op = pooled_op(s, NNT_OP_CONV_POOL_DATA);
+        op.flags = exact | (accumulate ? NNT_OPF_ACCUMULATE : 0) | ((options & (MASKED | OVER)) ? NNT_OPF_MASK : 0)
+                 | ((options & OVER) ? NNT_OPF_OVER : 0);
+        op.at[NNT_GY] = gy; op.at[NNT_AUX] = aux; op.at[NNT_W] = w; op.at[NNT_GX] = gx;
+        op.at[NNT_MASK] = (options & OVER) ? gx : (options & MASKED) ? mask : NULL;
+        if (options & OVER) memcpy(gx, mask, nx * sizeof(float));
+        else if (accumulate) memcpy(gx, gx0, nx * sizeof(float));
+        else memset(gx, 0xff, nx * sizeof(float));
+        CHECKF(run_all(isa, &op, &run, batch, nnti_cpu_conv_pool_data_workspace, nnti_cpu_conv_pool_data, NNT_GX, nx, -1, 0),
+               "%s: pooled data differs between threads or writes behind its workspace", conv_text(s, options, isa));
+        e = error_of(gx, want_gx, nx);
+        CHECKF(e < GRADIENT_LIMIT, "%s: pooled data %g", conv_text(s, options, isa), e);
+
+        op = pooled_op(s, NNT_OP_CONV_POOL_WEIGHT);
+        op.flags = exact;
+        op.at[NNT_X] = x; op.at[NNT_GY] = gy; op.at[NNT_AUX] = aux; op.at[NNT_GW] = gw; op.at[NNT_GB] = (options & BIAS) ? gb : NULL;
+        if (run.accumulate) { memcpy(gw, gw0, nw * sizeof(float)); memcpy(gb, gb0, nf * sizeof(float)); }
+        else { memset(gw, 0xff, nw * sizeof(float)); memset(gb, 0xff, nf * sizeof(float)); }
+        CHECKF(run_all(isa, &op, &run, batch, nnti_cpu_conv_pool_weight_workspace, nnti_cpu_conv_pool_weight, NNT_GW, nw,
+                       (options & BIAS) ? NNT_GB : -1, nf),
+               "%s: pooled weight differs between threads or writes behind its workspace", conv_text(s, options, isa));
+        e = error_of(gw, want_gw, nw);
+        CHECKF(e < GRADIENT_LIMIT, "%s: pooled weight %g", conv_text(s, options, isa), e);
+        e = options & BIAS ? error_of(gb, want_gb, nf) : 0.0;
+        CHECKF(e < GRADIENT_LIMIT, "%s: pooled bias %g", conv_text(s, options, isa), e);
+    }
+    release();
+}
+static void check_pooled_square(int n, int c, int h, int w, int f, int k, int stride, int pad, int dilation)
+{
+    static const int options[] = { BIAS | RELU, ACCUMULATE | PARTIAL, BIAS | MASKED, RELU | OVER, BIAS | ACCUMULATE | MASKED, EXACT | BIAS | RELU };
+    static int turn;
+    naive_conv s = { n, c, h, w, f, k, k, stride, stride, pad, pad, dilation, dilation, 1 };
+    check_pooled(&s, options[turn++ % 6]);
+}
+static void pooled_convolutions_of_few_weights(void)
+{
+    static const int filters[] = { 8, 16, 24, 32, 40, 48, 5 };
+    int i;
+    for (i = 0; i < 7; i++) check_pooled_square(3, 1, 8, 10, filters[i], 3, 1, 1, 1);
+    for (i = 0; i < 6; i++) check_pooled_square(2, 3, 7 + i, 5 + 2 * i, 16, 3, 1, 1, 1);
+    for (i = 0; i < 6; i++) check_pooled_square(2, 2, 9, 6 + i, 16, 5, 1, 2, 1);
+    for (i = 0; i < 6; i++) check_pooled_square(2, 3, 12, 13, 32, 3, 1 + i % 3, i % 4, 1 + i / 3);
+    check_pooled_square(1, 1, 30, 90, 16, 3, 1, 1, 1);                                      /* bands of rows */
+    check_pooled_square(1, 1, 4, 1100, 16, 3, 1, 1, 1);                                     /* rows longer than a band's positions */
+    for (i = 0; i < 2; i++) check_pooled_square(70, 1, 4, 4, 16, 3, 1, 1, 1);               /* more samples than parts */
+    check_pooled_square(1, 1, 2, 2, 16, 1, 1, 0, 1);
+    check_pooled_square(2, 5, 8, 8, 16, 4, 2, 1, 1);
+}
+static void pooled_convolutions_by_winograd(void)
+{
+    static const int channels[][2] = { { 16, 16 }, { 32, 64 }, { 64, 64 }, { 17, 48 }, { 40, 24 } };
+    int i, j;
+    for (i = 0; i < 5; i++)
+        for (j = 0; j < 3; j++) check_pooled_square(1 + j, channels[i][0], 10 - 2 * j, 7 + j, channels[i][1], 3, 1, 1, 1);
+    for (i = 0; i < 6; i++) check_pooled_square(1, 16, 6 + i, 9, 16, 5, 1, i % 4, 1);
+    for (i = 0; i < 3; i++) check_pooled_square(2, 64, 4, 4, 64, 3, 1, 1, 1);               /* F(2x2, 3x3) */
+    for (i = 0; i < 3; i++) check_pooled_square(1, 16, 4 + i, 130, 16, 3, 1, i % 3, 1);     /* several runs of tiles a row */
+    check_pooled_square(8, 32, 14, 14, 64, 3, 1, 1, 1);
+    check_pooled_square(1, 64, 19, 17, 80, 3, 1, 0, 1);
+    check_pooled_square(1, 64, 3, 5, 64, 3, 1, 1, 1);                                       /* fewer tiles than parts */
+}
+/* Among equal values the first counts, as in pooling alone; a NaN reaches those windows that hold it. */
+static void pooled_convolutions_take_the_first_of_equals_and_pass_nan(void)
+{
+    static const int channels[] = { 1, 64 };
+    int i, k;
+    for (i = 0; i < 2; i++) {
+        const naive_conv s = { 1, channels[i], 8, 8, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1 };
+        nnt_op op = pooled_op(&s, NNT_OP_CONV_POOL);
+        float *x = floats((size_t)(64 * s.c)), *w = random_floats((size_t)(64 * s.c * 9)), *y = floats(64 * 16), *aux = floats(64 * 4);
+        nnt_run run;
+        memset(&run, 0, sizeof run);
+        run.count = 1;
+        op.flags = NNT_OPF_RELU;
+        op.at[NNT_X] = x; op.at[NNT_W] = w; op.at[NNT_Y] = y; op.at[NNT_AUX] = aux;
+        for (k = 0; k < isa_count(); k++) {
+            int j, zeros = 0, finite = 0;
+            memset(x, 0, (size_t)(64 * s.c) * sizeof *x);
+            CHECK(run_all(isa_at(k), &op, &run, 1, nnti_cpu_conv_pool_workspace, nnti_cpu_conv_pool, NNT_Y, 64 * 16, NNT_AUX, 64 * 4));
+            for (j = 0; j < 64 * 16; j++) zeros += y[j] == 0.0f && ((const uint8_t *)aux)[j] == 0;
+            CHECKF(zeros == 64 * 16, "isa=%d: %d of 1024 first", isa_at(k), zeros);
+#ifndef __FAST_MATH__
+            x[7 * 8 + 7] = nnti_bits_float(0x7fc00000u);           /* the last pixel: all filters of the last window */
+            CHECK(run_all(isa_at(k), &op, &run, 1, nnti_cpu_conv_pool_workspace, nnti_cpu_conv_pool, NNT_Y, 64 * 16, NNT_AUX, 64 * 4));
+            for (j = 0; j < 64 * 16; j++) finite += nnti_finite(y[j]) && j % 16 == 15;
+            CHECKF(finite == 0 && nnti_finite(y[0]), "isa=%d: %d windows with NaN are finite", isa_at(k), finite);
+#else
+            (void)finite;
+#endif
+        }
+        release();
+    }
+}
+static void some_convolutions_pooled_without_a_map(void)
+{
+    if (test_argc > 1) return;
+    printf("%d pooled convolutions without a map\n", pooled_without_map);
+#if defined(NNTI_X86)
+    CHECK(pooled_without_map >= 40 || nnti_isa_best() == NNTI_ISA_C);
+#endif
+}
 /* Square kernel, stride, padding, dilation; the options change from call to call. */
 static void check_square(int n, int c, int h, int w, int f, int k, int stride, int pad, int dilation, int groups)
 {
@@ -741,6 +951,10 @@ int main(int argc, char **argv)
     TEST(winograd_is_turned_off_by_a_field);
     TEST(conv_random_configurations);
     TEST(conv_lets_nan_through);
+    TEST(pooled_convolutions_of_few_weights);
+    TEST(pooled_convolutions_by_winograd);
+    TEST(pooled_convolutions_take_the_first_of_equals_and_pass_nan);
+    TEST(some_convolutions_pooled_without_a_map);
     TEST(at_least_300_convolutions_were_checked);
     TEST(gemm_all_transposes_and_odd_sizes);
     TEST(gemm_every_tile_height_and_panel_width);
