@@ -6038,7 +6038,7 @@ static int nnti_wino_weight_block(const nnti_wino *t)
     const double tile = (double)t->elements * (double)(t->x.row + t->y.row);
     const double sums = 2.0 * (double)t->elements * (double)t->w_element;
     const int fit = (int)((double)NNTI_WINO_CACHE_FLOATS / tile);
-    const int most = nnti_min(NNTI_WINO_WEIGHT_MOST, nnti_max(NNTI_WINO_WEIGHT_LEAST, (int)(NNTI_WINO_WEIGHT_FLOATS / tile)));
+    const int most = nnti_min(NNTI_WINO_WEIGHT_MOST, nnti_max(NNTI_WINO_WEIGHT_LEAST, (int)((double)NNTI_WINO_WEIGHT_FLOATS / tile)));
     return fit < NNTI_WINO_WEIGHT_FIT || sums / fit > sums / most + 2.5 * tile ? most : nnti_min(fit, most);
 }
 
@@ -7330,7 +7330,7 @@ static int nnti_few_fits(const nnt_op *op)
    takes are twice as many as those of F(4x4, 3x3), but no transforms are made, which take time by channels. */
 static int nnti_few_gathers(const nnt_op *op)
 {
-    return (double)op->in_c * op->out_c <= NNTI_FEW_GATHER * ((double)op->in_c + op->out_c) && nnti_few_plan(op).band_floats < NNTI_FEW_BAND;
+    return (double)op->in_c * op->out_c <= (double)NNTI_FEW_GATHER * ((double)op->in_c + op->out_c) && nnti_few_plan(op).band_floats < NNTI_FEW_BAND;
 }
 static size_t nnti_few_table_bytes(const nnti_few *t)
 {
