@@ -5686,6 +5686,7 @@ typedef struct nnti_wino {
     int64_t tiles;
     int most, block, blocks;        /* tiles of a block at most, of this run's blocks, how many of those */
     nnti_wino_image x, y;           /* y: results, or their gradient */
+    int room;                       /* the op is a convolution with pooling */
     int panels;                     /* of filters, or of channels for the gradient of weights */
     float *scratch;                 /* a worker's: transforms of a block, then a window */
     size_t scratch_floats;
@@ -5713,7 +5714,7 @@ enum {
 
 /* So many floats, and a few more so that lines at this distance don't share sets of a cache. */
 static ptrdiff_t nnti_wino_pitch(ptrdiff_t floats) { return (ptrdiff_t)(nnti_round_up((size_t)floats, 16) | 16); }
-/* A window of lanes, and behind it room for the rows of a pooled map that it is made of, or which its tiles become. */
+/* A window of lanes, and behind it, where a map is pooled, room for the rows of a pooled map that it is made of, or which its tiles become. */
 static int nnti_wino_window_width(const nnti_wino *t) { return NNTI_WINO_RUN * t->m + t->kernel - 1; }
 static float *nnti_wino_room(const nnti_wino *t, float *window)
 {
@@ -5722,7 +5723,7 @@ static float *nnti_wino_room(const nnti_wino *t, float *window)
 static size_t nnti_wino_window_floats(const nnti_wino *t)
 {
     const size_t width = (size_t)nnti_wino_window_width(t), side = (size_t)t->side;
-    return (side * width + (side / 2 + 1) * (width / 2 + 1)) * (size_t)t->isa->lanes;
+    return (side * width + (t->room ? (side / 2 + 1) * (width / 2 + 1) : 0)) * (size_t)t->isa->lanes;
 }
 static int nnti_wino_groups(const nnti_wino *t, int channels) { return (int)nnti_ceil_div(channels, t->isa->lanes); }
 
@@ -5957,6 +5958,7 @@ static nnti_wino nnti_wino_conv_plan(const nnti_exec *e, const nnt_op *op, int k
     const int threads = nnti_pool_threads(e->pool);
     nnti_wino t;
     memset(&t, 0, sizeof t);
+    t.room = op->mid_h > 0;
     t.turned = turned;
     t.x.channels = turned ? op->out_c : op->in_c;
     t.y.channels = turned ? op->in_c : op->out_c;
@@ -6046,6 +6048,7 @@ static nnti_wino nnti_wino_weight_plan(const nnti_exec *e, const nnt_op *op, int
 {
     nnti_wino t;
     memset(&t, 0, sizeof t);
+    t.room = op->mid_h > 0;
     t.x.channels = op->in_c;
     t.x.h = op->in_h;
     t.x.w = op->in_w;
