@@ -4688,8 +4688,8 @@ static void nnti_gemm_plan(nnti_gemm *g, const nnti_gemm_isa *isa)
    pieces. */
 static void nnti_gemm_widen(nnti_gemm *g)
 {
-    const int64_t width = nnti_panel_width(g->isa), most = nnti_min64(NNTI_GROUP_MAX, NNTI_GROUP_FLOATS / (g->kc * width));
-    g->group = (int)nnti_max64(1, nnti_min64(most, g->n / width));
+    const int64_t width = nnti_panel_width(g->isa), held = NNTI_GROUP_FLOATS / (g->kc * width);
+    g->group = (int)nnti_max64(1, nnti_min64(nnti_min64(NNTI_GROUP_MAX, held), g->n / width));
 }
 /* Offsets of packed k: k * height for the two heights that tiles have, then k * width for the widths of panels; last,
    room for those of B in place. */
@@ -6386,7 +6386,7 @@ typedef struct nnti_taps {
     int out_h, out_w;
     ptrdiff_t a_group;              /* between groups' weights */
     int samples, rows;              /* of a chunk: more than one sample only with all rows */
-    int row_blocks;                 /* chunks share columns and split g's rows */
+    int row_blocks;                 /* chunks share columns and split g's rows; of the run */
     int bands;                      /* chunks of rows a sample */
     int direct;                     /* nothing to pad, and one tap or stride 1: the band is the image itself */
     int turned;                     /* the product is taken as its transpose: positions are rows, filters columns */
@@ -6423,7 +6423,6 @@ static void nnti_taps_plan(const nnti_exec *e, nnti_taps *t)
     const int64_t grid = (int64_t)t->h.grid * t->w.grid;
     const int width = nnti_panel_width(nnti_gemm_isa_of(e));
     size_t band = 0;
-    int chunks;
     t->samples = (int)nnti_max64(1, NNTI_CONV_COLUMNS / nnti_max64(1, grid));
     t->rows = t->h.grid;
     if (grid > 2 * NNTI_CONV_COLUMNS) t->rows = nnti_max(1, nnti_min(t->h.grid, NNTI_CONV_COLUMNS / t->w.grid + 1));
@@ -6457,13 +6456,7 @@ static void nnti_taps_plan(const nnti_exec *e, nnti_taps *t)
     t->g.b.lines.outer_stride = t->sample;
     nnti_gemm_plan(&t->g, nnti_gemm_isa_of(e));
     if (t->direct && t->h.taps * t->w.taps == 1) nnti_gemm_widen(&t->g);
-    /* A single image of few positions leaves too few chunks: split the filters as well. */
     t->turned = t->h.taps * t->w.taps > 1 && t->g.k >= NNTI_CONV_TURN_K && t->w.grid >= NNTI_CONV_TURN_WIDTH && t->g.m >= t->g.isa->lanes / 2;
-    chunks = t->groups * t->bands;
-    t->row_blocks = t->turned ? 1 : (int)nnti_ceil_div(t->g.m, NNTI_GEMM_ROWS);
-    if (chunks < 8 && (double)t->g.m * (double)grid * t->g.k > 4e6)
-        t->row_blocks = nnti_max(t->row_blocks,
-                                 nnti_min((t->turned ? nnti_taps_panels(t) : t->g.tiles + 1) / 2, 8 / chunks));
     t->packed_group = t->turned ? nnti_round_up((size_t)nnti_taps_filters(t) * (size_t)t->g.k, 16)
                                 : nnti_gemm_packed(&t->g);
     t->product_floats = t->turned ? nnti_round_up((size_t)(t->g.n + t->w.grid) * (size_t)width, 16)
@@ -6607,10 +6600,8 @@ static void nnti_taps_scatter(const nnti_gemm *g, const float *sums, int width, 
     g->isa->turn(sums, width, count, columns, row, count, &none);
     for (f = 0; f < columns; f++, c += g->ldc, row += count) {
         const float b = bias ? bias[f] : 0.0f;
-        if (!mask && !g->end.relu) {
-            if (g->end.add) for (i = 0; i < count; i++) c[i * stride] += row[i] + b;
-            else for (i = 0; i < count; i++) c[i * stride] = row[i] + b;
-        } else for (i = 0; i < count; i++)
+        if (!bias && !g->end.relu) g->isa->scatter(row, (int)count, c, mask, stride, g->end.add);
+        else for (i = 0; i < count; i++)
             c[i * stride] = nnti_end_value(&g->end, b, c + i * stride, mask ? mask + i * stride : NULL, row[i]);
         if (mask) mask += g->ldc;
     }
@@ -6708,14 +6699,24 @@ static void nnti_taps_prepare(const nnti_exec *e, nnti_taps *t, const nnt_op *op
     nnti_parallel_if(e, (int64_t)t->groups * t->g.m * t->g.k > 64 * 1024, (int64_t)t->groups * nnti_taps_pieces(t),
                      nnti_taps_pack_task, t);
 }
+/* Where chunks of positions are fewer than keep the threads busy, filters are split as well, though each part then packs
+   the positions again. No value depends on it. */
+static int nnti_taps_row_blocks(const nnti_exec *e, const nnti_taps *t, int64_t chunks, double work)
+{
+    const int64_t wanted = nnti_max(8, 4 * nnti_pool_threads(e->pool));
+    const int pieces = t->turned ? nnti_taps_panels(t) : t->g.tiles + 1;
+    const int least = t->turned ? 1 : (int)nnti_ceil_div(t->g.m, NNTI_GEMM_ROWS);
+    return work > 4e6 ? nnti_max(least, (int)nnti_min64(pieces / 2, wanted / chunks)) : least;
+}
 static void nnti_taps_run(const nnti_exec *e, nnti_taps *t, const nnt_op *op, int count)
 {
-    const int64_t chunks = nnti_ceil_div(count, t->samples) * t->groups * t->bands * t->row_blocks;
+    const int64_t chunks = nnti_ceil_div(count, t->samples) * t->groups * t->bands;
+    const double work = (double)count * t->groups * (double)t->g.m * t->g.k * t->h.grid * t->w.grid;
     if (t->h.grid <= 0 || t->w.grid <= 0) return;
     nnti_taps_place(t, op);
     t->count = count;
-    nnti_parallel_if(e, (double)count * t->groups * (double)t->g.m * t->g.k * t->h.grid * t->w.grid > 2e5, chunks,
-                     nnti_taps_task, t);
+    t->row_blocks = nnti_taps_row_blocks(e, t, chunks, work);
+    nnti_parallel_if(e, work > 2e5, chunks * t->row_blocks, nnti_taps_task, t);
 }
 
 static nnti_taps nnti_conv_plan(const nnti_exec *e, const nnt_op *op)
