@@ -195,7 +195,8 @@ compile_header() {      # object, flags: the header once, as a program that incl
     } | $cc ${CFLAGS:-} -I. ${stb:+-I"$stb"} -w "$@" -x c -c - -o "$object"
 }
 
-# A test of the CUDA backend without CUDA: g++ compiles the .cu files as C++ against tests/cuda_on_cpu.h.
+# A test of the CUDA backend without CUDA: g++ (or clang++, with NNT_TEST_PART) compiles the .cu files as C++ against
+# tests/cuda_on_cpu.h.
 compile_emulated() {    # program, source, flags
     program=$1 source=$2
     shift 2
@@ -205,11 +206,12 @@ compile_emulated() {    # program, source, flags
     *" -fsanitize=address"*) own="-DNNT_CUDNN -DNNT_CUDA_CHUNK=2048 -DNNT_CUDA_AHEAD=1" ;;
     *)                      own= ;;
     esac
+    case " $* " in *" -DNNT_TEST_PART "*) compiler=clang++ ;; *) compiler=g++ ;; esac
     language="-std=c++17 -ffp-contract=off -I. -Itests -isystem tests/cuda_on_cpu -Wall -Wextra -Werror"
-    g++ $language "$@" $own -x c++ -c "$kernels" -o "$program.cu.o" &&
-        g++ $language "$@" -c tests/cuda_on_cpu.cpp -o "$program.machine.o" &&
+    $compiler $language "$@" $own -x c++ -c "$kernels" -o "$program.cu.o" &&
+        $compiler $language "$@" -c tests/cuda_on_cpu.cpp -o "$program.machine.o" &&
         gcc ${CFLAGS:-} -I. -Itests $(echo "$*" | sed 's/,undefined//') -c "$source" -o "$program.o" &&
-        g++ "$@" "$program.o" "$program.cu.o" "$program.machine.o" -o "$program" -lm -pthread
+        $compiler "$@" "$program.o" "$program.cu.o" "$program.machine.o" -o "$program" -lm -pthread
 }
 emulates() { [ "$(uname -sm)" = "Linux x86_64" ] && has gcc && has g++; }
 
@@ -321,8 +323,10 @@ do_sanitize() {
     else
         skip "address and undefined sanitizers" "$cc can't run them here"
     fi
-    mkdir -p build/race
+    mkdir -p build/race build/clang
     tests_named test_cuda | sed 's/.*/race & -O1 -g -DCOC_RACE/' | spread run_test || exit 1
+    if compiles clang++ c++ ""; then tests_named test_cuda | sed 's/.*/clang & -O1 -Wall -Wextra -DNNT_TEST_PART/' | spread run_test || exit 1
+    else skip "the CUDA backend by clang++" "not found"; fi
     if works_with "$tsan"; then tests_named $tsan_tests | sed "s/.*/tsan & $tsan/" | spread run_test || exit 1
     else skip "thread sanitizer" "$cc can't run it here"; fi
 }

@@ -264,7 +264,7 @@ __global__ void add_kernel(float *y, const float *x, const float *factor, float 
 }
 
 /* Adds up four pinned batches, copied on one stream and used on another. */
-static int pipeline(int no_event, int no_wait_for_the_buffer)
+static int pipeline(int no_event, int no_wait_for_the_buffer, int no_wait_for_the_use)
 {
     enum { N = 64, BATCHES = 4 };
     float *host[2], *x[2], *y = device_floats(N);
@@ -284,7 +284,7 @@ static int pipeline(int no_event, int no_wait_for_the_buffer)
         const int b = k & 1;
         if (k > 1 && !no_wait_for_the_buffer) cudaEventSynchronize(copied[b]);
         for (int i = 0; i < N; i++) host[b][i] = (float)(i * (k + 1));
-        if (k > 1) cudaStreamWaitEvent(copy, used[b], 0);
+        if (k > 1 && !no_wait_for_the_use) cudaStreamWaitEvent(copy, used[b], 0);
         cudaMemcpyAsync(x[b], host[b], N * 4, cudaMemcpyHostToDevice, copy);
         cudaEventRecord(copied[b], copy);
         if (!no_event) cudaStreamWaitEvent(compute, copied[b], 0);
@@ -303,8 +303,9 @@ static int pipeline(int no_event, int no_wait_for_the_buffer)
     cudaStreamDestroy(compute);
     return wrong(y, N, 0, 10, N);
 }
-int stream_does_not_wait_for_the_copy(int fault) { return pipeline(fault, 0); }
-int pinned_buffer_filled_again_too_early(int fault) { return pipeline(0, fault); }
+int stream_does_not_wait_for_the_copy(int fault) { return pipeline(fault, 0, 0); }
+int pinned_buffer_filled_again_too_early(int fault) { return pipeline(0, fault, 0); }
+int copy_over_what_is_still_in_use(int fault) { return pipeline(0, 0, fault); }
 
 int result_read_without_waiting(int fault)
 {

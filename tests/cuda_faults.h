@@ -26,6 +26,7 @@
     X(no_wait_for_an_asynchronous_copy, "wrong result", "wrong result", "has not written is read")                     \
     X(stream_does_not_wait_for_the_copy, "wrong result", "wrong result", "wrong result")                               \
     X(pinned_buffer_filled_again_too_early, "wrong result", "wrong result", "wrong result")                            \
+    X(copy_over_what_is_still_in_use, "wrong result", "wrong result", "wrong result")                                  \
     X(result_read_without_waiting, "wrong result", "wrong result", "wrong result")                                     \
     X(scalar_frozen_into_a_graph, "wrong result", "wrong result", "wrong result")                                      \
     X(graph_without_an_edge, "wrong result", "wrong result", "wrong result")                                           \

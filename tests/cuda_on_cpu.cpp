@@ -645,6 +645,7 @@ struct coc_stream {
 static std::set<cudaStream_t> streams;
 static std::set<cudaEvent_t> events;
 static int when = COC_AT_ONCE;
+static cudaStream_t lagging;            /* at random: for a while this one runs only when something waits for it */
 
 void coc_streams(int w) { when = w; }
 
@@ -677,9 +678,10 @@ static void queue(cudaStream_t s, coc_item i)
     if (when == COC_AT_ONCE) drain(s);
     if (when != COC_AT_RANDOM) return;
     std::vector<cudaStream_t> all(streams.begin(), streams.end());
+    if (random_below(16) == 0) lagging = all[random_below(all.size())];
     for (size_t k = random_below(4); k > 0; k--) {
         cudaStream_t other = all[random_below(all.size())];
-        if (!other->queue.empty()) advance(other);
+        if (other != lagging && !other->queue.empty()) advance(other);
     }
 }
 static bool capturing()
@@ -1060,19 +1062,21 @@ uint16_t coc_to_bfloat16(float f)
     if (f != f) return 0x7fff;
     return (uint16_t)((u + 0x7fffu + (u >> 16 & 1)) >> 16);
 }
-/* Through the compiler's own 16-bit type, which rounds to nearest even. */
+/* A half's exponent is a float's less 112. Rounded to nearest even; those without an exponent by an addition. By bits, since
+   clang has _Float16 for few processors only. */
 uint16_t coc_to_half(float f)
 {
-    const _Float16 h = (_Float16)f;
-    uint16_t u;
-    memcpy(&u, &h, 2);
-    return u;
+    const uint32_t u = __float_as_uint(f), sign = u >> 16 & 0x8000u, size = u & 0x7fffffffu;
+    if (size > 0x7f800000u) return 0x7fff;
+    if (size >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u);         /* 65520 and more: infinity */
+    if (size < 0x38800000u) return (uint16_t)(sign | (__float_as_uint(__uint_as_float(size) + 0.5f) - __float_as_uint(0.5f)));
+    return (uint16_t)(sign | (size - (112u << 23) + 0xfffu + (size >> 13 & 1)) >> 13);
 }
 float coc_from_half(uint16_t u)
 {
-    _Float16 h;
-    memcpy(&h, &u, 2);
-    return (float)h;
+    const uint32_t sign = (uint32_t)(u & 0x8000u) << 16, size = (uint32_t)(u & 0x7fffu) << 13;
+    if (size >= 0x0f800000u) return __uint_as_float(sign | 0x70000000u | size);     /* infinity, not a number */
+    return __uint_as_float(sign | __float_as_uint(__uint_as_float(size) * 0x1p112f));
 }
 
 struct Matrix {                         /* column-major, as it is stored */
