@@ -469,8 +469,9 @@ typedef struct nnt_compile_desc {
 
 /* What the factors of matrix products (convolutions, linear layers, both ways) may be rounded to before they are
    multiplied, which a GPU's tensor cores do many times faster; and with NNT_BF16 what activations and their gradients are
-   rounded to as they are stored, in half the memory. Weights, their gradients, optimizer state, statistics, losses, sums
-   and what goes in and comes out are 32-bit floats with each. Nothing has to be scaled: bf16 has a float's exponents. */
+   rounded to as they are stored, in half the memory, and a linear layer's bias as it is added. Weights, their gradients,
+   optimizer state, statistics, losses, sums and what goes in and comes out are 32-bit floats with each. Nothing has to be
+   scaled: bf16 has a float's exponents. */
 enum {
     NNT_FP32 = 0,                   /* not at all */
     NNT_TF32,                       /* 11 significant bits. What PyTorch does in convolutions unless told otherwise */
@@ -1133,6 +1134,7 @@ typedef struct nnt_op {
     int   phase;                    /* NNT_PHASE_... */
     int   block;                    /* more samples are treated in blocks of so many, so that a batch that comes in parts
                                        (multiples of it) gives the same bits; 0: all at once */
+    int   batch;                    /* samples of a run, at most: what choosing a kernel may go by */
     double flops, bytes;            /* a sample, when as many as can go through at a time: arithmetic, and memory read and written at the least */
 } nnt_op;
 
@@ -1155,7 +1157,7 @@ typedef struct nnt_run {
    close. Functions get the device that open made. All return NNT_OK or write a sentence to the device's text that
    `error` gives. Members marked (optional) may be NULL. Work may still be under way when run, upload, fill, random and
    axpby return, as long as it looks to later calls as if it were done; its failure is then the result of a later call. */
-#define NNT_BACKEND_ABI 2
+#define NNT_BACKEND_ABI 3
 typedef struct nnt_backend {
     int abi;                                                            /* NNT_BACKEND_ABI */
     const char *name;                                                   /* "cpu", "cuda", "null" */
@@ -13086,6 +13088,7 @@ static int nnti_emit(nnti_lowering *l, int kind, int node)
     if (l->element == (size_t)NNTI_HALF) op->flags |= NNT_OPF_HALF;
     op->flops = n->flops;
     op->block = nnti_is_loss(n) || l->block < NNTI_BLOCK_LEAST ? 0 : l->block;
+    op->batch = l->batch;
     if (kind == NNT_OP_CONV_POOL || kind == NNT_OP_CONV_POOL_DATA || kind == NNT_OP_CONV_POOL_WEIGHT || kind == NNT_OP_BN_POOL || kind == NNT_OP_BN_POOL_GRAD) {
         const nnt_op *pool = &l->net->nodes[l->pools[node]].geometry;
         op->mid_h = op->out_h;

@@ -1165,17 +1165,17 @@ nnt_result nnti_cuda_multiply(nnti_cuda *d, const nnt_op *op, const nnti_cuda_pr
     return NNT_OK;
 }
 
-/* The op's `count` weights as factors: themselves, or rounded to bfloat16 into nnti_cuda_factor_bytes of room. */
+/* `count` floats as cuBLAS wants them beside T: themselves, or rounded to bfloat16 into nnti_cuda_factor_bytes of room. */
 size_t nnti_cuda_factor_bytes(const nnt_op *op, int64_t count) { return op->flags & NNT_OPF_HALF ? nnti_cuda_round((size_t)count * sizeof(nnti_cuda_half)) : 0; }
-nnt_result nnti_cuda_factors(nnti_cuda *, const nnt_op *op, int64_t, void *, const float **w)
+nnt_result nnti_cuda_factors(nnti_cuda *, const nnt_op *, const float *from, int64_t, void *, const float **to)
 {
-    *w = nnti_cuda_in(op, NNT_W);
+    *to = from;
     return NNT_OK;
 }
-nnt_result nnti_cuda_factors(nnti_cuda *d, const nnt_op *op, int64_t count, void *room, const nnti_cuda_half **w)
+nnt_result nnti_cuda_factors(nnti_cuda *d, const nnt_op *op, const float *from, int64_t count, void *room, const nnti_cuda_half **to)
 {
-    *w = (const nnti_cuda_half *)room;
-    return nnti_cuda_retype(d, op, (nnti_cuda_half *)room, nnti_cuda_in(op, NNT_W), count);
+    *to = (const nnti_cuda_half *)room;
+    return nnti_cuda_retype(d, op, (nnti_cuda_half *)room, from, count);
 }
 
 /* What cublasLt makes of a product and the epilogue that goes with it. */
@@ -1192,26 +1192,42 @@ void nnti_cuda_lt_free(nnti_cuda_lt *lt)    /* nothing can be done about a failu
     if (lt->a) (void)cublasLtMatrixLayoutDestroy(lt->a);
     if (lt->desc) (void)cublasLtMatmulDescDestroy(lt->desc);
 }
-/* Of floats. 0: cuBLASLt can't. */
-int nnti_cuda_lt_run(nnti_cuda *d, const nnt_op *op, const nnti_cuda_product *p, const float *bias, int relu, nnti_cuda_lt *lt)
+int nnti_cuda_lt_wants(cublasLtMatmulPreference_t wish, cublasLtMatmulPreferenceAttributes_t what, uint32_t value)
+{
+    return !cublasLtMatmulPreferenceSetAttribute(wish, what, &value, sizeof value);
+}
+/* What an address is a multiple of; 256 is all that cublasLt asks for. */
+uint32_t nnti_cuda_alignment(const void *p) { return (uint32_t)(((uintptr_t)p | 256) & (0 - ((uintptr_t)p | 256))); }
+/* An algorithm that fits the workspace and the operands' addresses, which are multiples of 64 only where cublasLt takes 256
+   for granted, and that adds parts of a sum as floats, in a separate step. 0: there is none. */
+int nnti_cuda_lt_find(const nnti_cuda *d, const nnti_cuda_product *p, nnti_cuda_lt *lt, cublasLtMatmulHeuristicResult_t *found)
+{
+    int count = 0;
+    return !cublasLtMatmulPreferenceCreate(&lt->wish)
+        && !cublasLtMatmulPreferenceSetAttribute(lt->wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &d->workspace_bytes, sizeof d->workspace_bytes)
+        && nnti_cuda_lt_wants(lt->wish, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)
+        && nnti_cuda_lt_wants(lt->wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, nnti_cuda_alignment(p->a))
+        && nnti_cuda_lt_wants(lt->wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, nnti_cuda_alignment(p->b))
+        && nnti_cuda_lt_wants(lt->wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, nnti_cuda_alignment(p->c))
+        && nnti_cuda_lt_wants(lt->wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, nnti_cuda_alignment(p->c))
+        && !cublasLtMatmulAlgoGetHeuristic(d->lt, lt->desc, lt->a, lt->b, lt->c, lt->c, lt->wish, 1, found, &count) && count > 0;
+}
+/* bias: one for each row of c, of c's type, which is the only one that cublasLt takes there; or NULL. 0: cublasLt can't. */
+int nnti_cuda_lt_run(nnti_cuda *d, const nnt_op *op, const nnti_cuda_product *p, const void *bias, int relu, nnti_cuda_lt *lt)
 {
     const float one = 1;
     const int32_t ta = p->ta ? CUBLAS_OP_T : CUBLAS_OP_N, tb = p->tb ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasLtEpilogue_t end = bias ? relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_RELU;
     cublasLtMatmulHeuristicResult_t found;
-    int count = 0;
     if (cublasLtMatmulDescCreate(&lt->desc, nnti_cuda_compute_type(op), CUDA_R_32F)
         || cublasLtMatmulDescSetAttribute(lt->desc, CUBLASLT_MATMUL_DESC_TRANSA, &ta, sizeof ta)
         || cublasLtMatmulDescSetAttribute(lt->desc, CUBLASLT_MATMUL_DESC_TRANSB, &tb, sizeof tb)
         || cublasLtMatmulDescSetAttribute(lt->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &end, sizeof end)
         || (bias && cublasLtMatmulDescSetAttribute(lt->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias))
-        || cublasLtMatrixLayoutCreate(&lt->a, CUDA_R_32F, (uint64_t)(p->ta ? p->k : p->m), (uint64_t)(p->ta ? p->m : p->k), p->lda)
-        || cublasLtMatrixLayoutCreate(&lt->b, CUDA_R_32F, (uint64_t)(p->tb ? p->n : p->k), (uint64_t)(p->tb ? p->k : p->n), p->ldb)
-        || cublasLtMatrixLayoutCreate(&lt->c, CUDA_R_32F, (uint64_t)p->m, (uint64_t)p->n, p->ldc)
-        || cublasLtMatmulPreferenceCreate(&lt->wish)
-        || cublasLtMatmulPreferenceSetAttribute(lt->wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &d->workspace_bytes, sizeof d->workspace_bytes)
-        || cublasLtMatmulAlgoGetHeuristic(d->lt, lt->desc, lt->a, lt->b, lt->c, lt->c, lt->wish, 1, &found, &count)
-        || count < 1) return 0;
+        || cublasLtMatrixLayoutCreate(&lt->a, p->type, (uint64_t)(p->ta ? p->k : p->m), (uint64_t)(p->ta ? p->m : p->k), p->lda)
+        || cublasLtMatrixLayoutCreate(&lt->b, p->type, (uint64_t)(p->tb ? p->n : p->k), (uint64_t)(p->tb ? p->k : p->n), p->ldb)
+        || cublasLtMatrixLayoutCreate(&lt->c, p->type_c, (uint64_t)p->m, (uint64_t)p->n, p->ldc)
+        || !nnti_cuda_lt_find(d, p, lt, &found)) return 0;
     return !cublasLtMatmul(d->lt, lt->desc, &one, p->a, lt->a, p->b, lt->b, &p->beta, p->c, lt->c, p->c, lt->c,
                            &found.algo, d->workspace, d->workspace_bytes, d->stream);
 }
@@ -1267,29 +1283,41 @@ template <class T> nnt_result nnti_cuda_add_bias(nnti_cuda *d, const nnt_op *op,
    >>linear   x is [n][in], w [out][in], y [n][out]
    ============================================================================ */
 
-/* y[n][o] = sum_i x[n][i] w[o][i] + b[o]; cuBLASLt adds the bias and takes max(y, 0) on the way out, where it can. */
+/* Where the workspace has, rounded, the weights and behind them the bias. */
+size_t nnti_cuda_linear_factor_bytes(const nnt_op *op) { return nnti_cuda_factor_bytes(op, nnti_cuda_in_size(op) * nnti_cuda_out_size(op)); }
+size_t nnti_cuda_linear_bytes(const nnti_cuda *, const nnt_op *op, int)
+{
+    return nnti_cuda_linear_factor_bytes(op) + nnti_cuda_factor_bytes(op, nnti_cuda_out_size(op));
+}
+/* p, bias and relu in one by cuBLASLt, where it can. T: of y, and so of the bias too. */
+template <class T> nnt_result nnti_cuda_linear_at_once(nnti_cuda *d, const nnt_op *op, const nnti_cuda_product *p, const float *bias, int relu, int *done)
+{
+    const T *b = NULL;
+    nnti_cuda_lt lt;
+    if (bias) NNTI_CUDA_DO(nnti_cuda_factors(d, op, bias, p->m, (char *)op->workspace + nnti_cuda_linear_factor_bytes(op), &b));
+    memset(&lt, 0, sizeof lt);
+    *done = nnti_cuda_lt_run(d, op, p, b, relu, &lt);
+    nnti_cuda_lt_free(&lt);
+    return NNT_OK;
+}
+/* y[n][o] = sum_i x[n][i] w[o][i] + b[o], then max(y, 0) */
 template <class T> nnt_result nnti_cuda_linear(nnti_cuda *d, const nnt_op *op, const nnti_cuda_job *job)
 {
     const int in = (int)nnti_cuda_in_size(op), out = (int)nnti_cuda_out_size(op), relu = nnti_cuda_relu(op);
     const float *bias = nnti_cuda_in(op, NNT_B);
     T *y = nnti_cuda_out<T>(op, NNT_Y);
     const T *w;
+    int done = 0;
     nnti_cuda_product p = nnti_cuda_product_new<T, T>(out, job->count, in);
-    NNTI_CUDA_DO(nnti_cuda_factors(d, op, (int64_t)in * out, op->workspace, &w));
+    NNTI_CUDA_DO(nnti_cuda_factors(d, op, nnti_cuda_in(op, NNT_W), (int64_t)in * out, op->workspace, &w));
     p.ta = 1;
     p.a = w;
     p.lda = p.ldb = in;
     p.b = nnti_cuda_in<T>(op, NNT_X);
     p.c = y;
     p.ldc = out;
-    if ((bias || relu) && !(op->flags & NNT_OPF_HALF)) {    /* its bias would have to be bfloat16 too */
-        nnti_cuda_lt lt;
-        int done;
-        memset(&lt, 0, sizeof lt);
-        done = nnti_cuda_lt_run(d, op, &p, bias, relu, &lt);
-        nnti_cuda_lt_free(&lt);
-        if (done) return NNT_OK;
-    }
+    if (bias || relu) NNTI_CUDA_DO(nnti_cuda_linear_at_once<T>(d, op, &p, bias, relu, &done));
+    if (done) return NNT_OK;
     NNTI_CUDA_DO(nnti_cuda_multiply(d, op, &p));
     return nnti_cuda_add_bias(d, op, y, bias, relu, job->count, out, 1);
 }
@@ -1298,11 +1326,10 @@ int nnti_cuda_over_samples(const nnt_op *op, int count)
 {
     return (int)nnti_cuda_max(1, nnti_cuda_min(count, NNT_CUDA_CHUNK / (nnti_cuda_in_size(op) * (int64_t)nnti_cuda_element(op))));
 }
-size_t nnti_cuda_linear_bytes(const nnti_cuda *, const nnt_op *op, int) { return nnti_cuda_factor_bytes(op, nnti_cuda_in_size(op) * nnti_cuda_out_size(op)); }
 /* The weights' factors, then gx of some samples. */
-size_t nnti_cuda_linear_data_bytes(const nnti_cuda *d, const nnt_op *op, int batch)
+size_t nnti_cuda_linear_data_bytes(const nnti_cuda *, const nnt_op *op, int batch)
 {
-    const size_t factors = nnti_cuda_linear_bytes(d, op, batch);
+    const size_t factors = nnti_cuda_linear_factor_bytes(op);
     if (!(op->flags & NNT_OPF_OVER)) return factors;
     return factors + (size_t)nnti_cuda_over_samples(op, batch) * (size_t)nnti_cuda_in_size(op) * nnti_cuda_element(op);
 }
@@ -1312,11 +1339,11 @@ template <class T> nnt_result nnti_cuda_linear_data(nnti_cuda *d, const nnt_op *
     const int in = (int)nnti_cuda_in_size(op), out = (int)nnti_cuda_out_size(op), over = (op->flags & NNT_OPF_OVER) != 0;
     const int each = over ? nnti_cuda_over_samples(op, job->count) : job->count;
     const T *w;
-    NNTI_CUDA_DO(nnti_cuda_factors(d, op, (int64_t)in * out, op->workspace, &w));
+    NNTI_CUDA_DO(nnti_cuda_factors(d, op, nnti_cuda_in(op, NNT_W), (int64_t)in * out, op->workspace, &w));
     for (int n = 0; n < job->count; n += each) {
         const int samples = (int)nnti_cuda_min(each, job->count - n);
         const int64_t first = (int64_t)n * in;
-        T *gx = nnti_cuda_out<T>(op, NNT_GX) + first, *to = over ? (T *)((char *)op->workspace + nnti_cuda_linear_bytes(d, op, samples)) : gx;
+        T *gx = nnti_cuda_out<T>(op, NNT_GX) + first, *to = over ? (T *)((char *)op->workspace + nnti_cuda_linear_factor_bytes(op)) : gx;
         nnti_cuda_product p = nnti_cuda_product_new<T, T>(in, samples, out);
         p.a = w;
         p.lda = p.ldc = in;
@@ -1531,17 +1558,32 @@ void nnti_cudnn_close(nnti_cuda *) {}
 enum {
     NNTI_CUDA_WINO_LEAST = 16,              /* channels and filters, as on the CPU: with less the sums bound nothing */
     NNTI_CUDA_WINO_MOST = 1 << 20,          /* channels x filters: their transforms have 151 MB then */
-    NNTI_CUDA_WINO_LINE = 32                /* tiles: what chunks are multiples of, and rows of transforms are aligned to */
+    NNTI_CUDA_WINO_LINE = 32,               /* tiles: what chunks are multiples of, and rows of transforms are aligned to */
+    NNTI_CUDA_WINO_RATE = 24                /* multiply-adds that a card does while it moves a float, see below */
 };
-/* Results along a tile's side; 0: not by Winograd. Taken for few positions too, where transforming the weights, each time, is
-   most of the work: a prediction of one picture moves some six times its weights for it. */
+/* Whether the multiplications that tiles save take longer than what is moved for it. Weights' transforms are written and read,
+   as many floats for each channel and filter as a window has elements e; so are those of windows, for channels and for
+   filters; but no columns, 9 floats for each channel and position. By the batch that the net is compiled for, so that a
+   picture's results don't depend on how many come with it. Data sheets say 25 multiply-adds a float for an A100, 28 for an
+   H200, 51 for a T4, 164 for an RTX 4090: where they are cheap, a few layers of a single picture go without. */
+int nnti_cuda_wino_pays(const nnt_op *op, int side)
+{
+    const double e = (side + 2) * (side + 2), samples = (double)nnti_cuda_max(1, op->batch), c = op->in_c, f = op->out_c;
+    const double positions = samples * op->out_h * op->out_w;
+    const double tiles = samples * ((op->out_h + side - 1) / side) * ((op->out_w + side - 1) / side);
+    const double saved = c * f * (9 * positions - e * tiles), moved = 2 * e * (c * f + (c + f) * tiles) - 2 * 9 * c * positions;
+    return saved > NNTI_CUDA_WINO_RATE * moved;
+}
+/* Results along a tile's side; 0: not by Winograd. By shapes only. */
 int nnti_cuda_wino_side(const nnt_op *op)
 {
 #if !defined(NNT_EXACT_CONV)
     if (op->precision == NNT_FP32 && !(op->flags & NNT_OPF_EXACT) && op->kernel_h == 3 && op->kernel_w == 3 && op->groups == 1
         && op->stride_h == 1 && op->stride_w == 1 && op->dilation_h == 1 && op->dilation_w == 1 && op->pad_h < 3 && op->pad_w < 3
-        && op->in_c >= NNTI_CUDA_WINO_LEAST && op->out_c >= NNTI_CUDA_WINO_LEAST && (int64_t)op->in_c * op->out_c <= NNTI_CUDA_WINO_MOST)
-        return op->in_h > 4 || op->in_w > 4 ? 4 : 2;
+        && op->in_c >= NNTI_CUDA_WINO_LEAST && op->out_c >= NNTI_CUDA_WINO_LEAST && (int64_t)op->in_c * op->out_c <= NNTI_CUDA_WINO_MOST) {
+        const int side = op->in_h > 4 || op->in_w > 4 ? 4 : 2;
+        return nnti_cuda_wino_pays(op, side) ? side : 0;
+    }
 #endif
     (void)op;
     return 0;
@@ -2280,7 +2322,7 @@ template <class T, class C> nnt_result nnti_cuda_conv_forward(nnti_cuda *d, cons
             nnti_cuda_divide_by(op->out_w), nnti_cuda_divide_by(op->out_h), nnti_cuda_divide_by(op->out_c) };
         return nnti_cuda_run_each(d, op, f, count * out);
     }
-    NNTI_CUDA_DO(nnti_cuda_factors(d, op, nnti_cuda_weights(op), op->workspace, &w));
+    NNTI_CUDA_DO(nnti_cuda_factors(d, op, nnti_cuda_in(op, NNT_W), nnti_cuda_weights(op), op->workspace, &w));
     if (nnti_cuda_is_pointwise(op)) {
         NNTI_CUDA_DO(nnti_cuda_conv_products(d, op, w, x, (int)nnti_cuda_in_plane(op), in, y, (int)nnti_cuda_out_plane(op), count));
         return nnti_cuda_add_bias(d, op, y, bias, relu, count, op->out_c, nnti_cuda_out_plane(op));
@@ -2378,7 +2420,7 @@ template <class T> nnt_result nnti_cuda_own_data(nnti_cuda *d, const nnt_op *op,
             nnti_cuda_divide_by(op->in_w), nnti_cuda_divide_by(op->in_h), nnti_cuda_divide_by(op->in_c) };
         return nnti_cuda_run_each(d, op, f, count * nnti_cuda_in_size(op));
     }
-    NNTI_CUDA_DO(nnti_cuda_factors(d, op, nnti_cuda_weights(op), op->workspace, &w));
+    NNTI_CUDA_DO(nnti_cuda_factors(d, op, nnti_cuda_in(op, NNT_W), nnti_cuda_weights(op), op->workspace, &w));
     if (nnti_cuda_data_in_place(op))
         return nnti_cuda_data_products(d, op, w, nnti_cuda_in<T>(op, NNT_GY), (int)nnti_cuda_out_plane(op), nnti_cuda_out<T>(op, NNT_GX),
                                        (int)nnti_cuda_in_plane(op), nnti_cuda_in_size(op), count, nnti_cuda_adds(op) ? 1.0f : 0.0f);

@@ -1308,8 +1308,10 @@ struct coc_matmul {
     int64_t mask_ld;
 };
 struct coc_layout { cudaDataType_t type; uint64_t rows, cols; int64_t ld, stride; int32_t batch; };
-struct coc_preference { uint64_t workspace; uint32_t reductions; };
+struct coc_preference { uint64_t workspace; uint32_t reductions, alignment[4]; };     /* of A, B, C, D */
 static bool refuse;
+static long epilogues;
+long coc_epilogues(void) { return epilogues; }
 void coc_refuse(int on) { refuse = on != 0; }
 
 template <class T> static cublasStatus_t create(T **out, const T &value)
@@ -1361,12 +1363,16 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t l, cublas
 {
     return a == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT ? set(&l->batch, v, n) : set(&l->stride, v, n);
 }
-cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *p) { return create(p, coc_preference{ 0, 7 }); }
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *p) { return create(p, coc_preference{ 0, 7, { 256, 256, 256, 256 } }); }
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p) { return destroy(p); }
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p, cublasLtMatmulPreferenceAttributes_t a,
                                                     const void *v, size_t n)
 {
-    return a == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES ? set(&p->workspace, v, n) : set(&p->reductions, v, n);
+    switch (a) {
+    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:   return set(&p->workspace, v, n);
+    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK: return set(&p->reductions, v, n);
+    default:                                         return set(&p->alignment[a - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES], v, n);
+    }
 }
 static bool fits(const coc_layout *l, uint64_t rows, uint64_t cols)
 {
@@ -1380,19 +1386,22 @@ static cublasStatus_t check_matmul(const coc_matmul *d, const coc_layout *a, con
     if (!fits(c, m, n) || !fits(y, m, n) || !fits(a, d->transpose_a ? k : m, d->transpose_a ? m : k)
         || !fits(b, d->transpose_b ? n : k, d->transpose_b ? k : n)) return CUBLAS_STATUS_INVALID_VALUE;
     if ((d->epilogue & (4 | 16 | 256 | 512)) && !d->bias) return CUBLAS_STATUS_INVALID_VALUE;
+    if (d->bias && d->bias_type >= 0 && d->bias_type != (int32_t)y->type) return CUBLAS_STATUS_NOT_SUPPORTED;
     if ((d->epilogue & 128) && (!d->mask || d->mask_ld % 128 || d->mask_ld < (int64_t)m)) return CUBLAS_STATUS_INVALID_VALUE;
     if (y->batch > 1 && d->epilogue != 1 && (d->epilogue & ~single)) return CUBLAS_STATUS_NOT_SUPPORTED;
     return refuse && d->epilogue != 1 ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     cublasLtHandle_t h, cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
-    cublasLtMatrixLayout_t y, cublasLtMatmulPreference_t, int wanted, cublasLtMatmulHeuristicResult_t *r, int *got)
+    cublasLtMatrixLayout_t y, cublasLtMatmulPreference_t p, int wanted, cublasLtMatmulHeuristicResult_t *r, int *got)
 {
     *got = 0;
     ENTER_BLAS(h);
     const cublasStatus_t s = check_matmul(d, a, b, c, y);
     if (s || wanted < 1) return s;
+    if (y->type != CUDA_R_32F && (p->reductions & ~CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)) finding("parts of a sum may be added in the type of D");
     memset(r, 0, sizeof *r);
+    for (int i = 0; i < 4; i++) r->algo.data[i] = p->alignment[i];
     *got = 1;
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -1403,13 +1412,17 @@ static Matrix matrix(const void *p, const coc_layout *l)
 cublasStatus_t cublasLtMatmul(
     cublasLtHandle_t h, cublasLtMatmulDesc_t d, const void *alpha, const void *a, cublasLtMatrixLayout_t la, const void *b,
     cublasLtMatrixLayout_t lb, const void *beta, const void *c, cublasLtMatrixLayout_t lc, void *y, cublasLtMatrixLayout_t ly,
-    const cublasLtMatmulAlgo_t *, void *workspace, size_t workspace_bytes, cudaStream_t stream)
+    const cublasLtMatmulAlgo_t *algo, void *workspace, size_t workspace_bytes, cudaStream_t stream)
 {
+    const void *const operands[4] = { a, b, c, y };
     ENTER_BLAS(h);
     const cublasStatus_t s = check_matmul(d, la, lb, lc, ly);
     if (s) return s;
     if (on_device(alpha) || on_device(beta)) finding("alpha and beta are read on the host");
     if (workspace_bytes && !within(workspace, workspace_bytes)) finding("cuBLASLt's workspace is not device memory");
+    for (int i = 0; i < 4; i++)
+        if (algo && (uintptr_t)operands[i] % algo->data[i]) finding("cublasLt was told that operand %c is a multiple of %d bytes", "ABCD"[i], (int)algo->data[i]);
+    epilogues += d->epilogue != CUBLASLT_EPILOGUE_DEFAULT;
     Product p = {};
     p.a = matrix(a, la);
     p.b = matrix(b, lb);

@@ -51,6 +51,7 @@ long coc_cudnn_calls(void);             /* those of cuDNN among them */
 long coc_convolutions(void);            /* that cuDNN did since the start */
 long coc_launches(void);
 long coc_products(int batch);           /* calls of cublasGemmStridedBatchedEx with so many since the start */
+long coc_epilogues(void);               /* products by cublasLt with something behind them since the start */
 long coc_live(void);                    /* allocations, streams, events, graphs, handles that were not given back */
 size_t coc_bytes(void), coc_peak_bytes(void);   /* device memory taken now, and at most since coc_memory was called */
 
@@ -441,7 +442,9 @@ enum cublasLtMatrixLayoutAttribute_t {
     CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT = 5, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET = 6
 };
 enum cublasLtMatmulPreferenceAttributes_t {
-    CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK = 3
+    CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK = 3,
+    CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES = 5, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES = 6,
+    CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES = 7, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES = 8
 };
 enum cublasLtReductionScheme_t {
     CUBLASLT_REDUCTION_SCHEME_NONE = 0, CUBLASLT_REDUCTION_SCHEME_INPLACE = 1, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2,

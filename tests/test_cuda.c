@@ -182,6 +182,8 @@ static float *rounded(const float *from, size_t count)
     for (i = 0; i < count; i++) x[i] = from_half(to_half(from[i]));
     return x;
 }
+static int without_epilogue;                /* cublasLt is not asked to add a linear layer's bias */
+
 /* How often what an op leaves in a role has been rounded to bfloat16, the operands being what they are: as it is stored,
    and before. Norms of errors; terms of a sum that are rounded one by one count as if none cancelled another. */
 static double roundings_of(const nnt_op *op, int role)
@@ -189,8 +191,8 @@ static double roundings_of(const nnt_op *op, int role)
     const int overlap = op->pool_stride_h < op->pool_kernel_h || op->pool_stride_w < op->pool_kernel_w;
     const double taps = sqrt((double)op->kernel_h * op->kernel_w);
     switch (op->kind) {
-    case NNT_OP_CONV:
-    case NNT_OP_LINEAR:           return is_direct(op) ? 1 : 2.25;          /* product p, y = p + b: u (|y| + |p|), |p| <= |y| + |b| */
+    case NNT_OP_CONV:             return is_direct(op) ? 1 : 2.25;          /* product p, y = p + b: u (|y| + |p|), |p| <= |y| + |b| */
+    case NNT_OP_LINEAR:           return without_epilogue ? 2.25 : 1.42;    /* y, and the bias: u (|y| + |b|) <= u sqrt(2) sqrt(y^2 + b^2) */
     case NNT_OP_CONV_DATA:        return is_direct(op) ? 1 : 1 + taps;      /* the columns */
     case NNT_OP_CONV_POOL_DATA:   return is_direct(op) ? 2 : 1 + taps + overlap;    /* the map: sums where windows overlap */
     case NNT_OP_CONV_POOL_WEIGHT: return overlap;
@@ -609,6 +611,7 @@ static nnt_op conv_op(int kind, const naive_conv *s, int flags)
     op.out_c = s->f; op.out_h = naive_conv_out_h(s); op.out_w = naive_conv_out_w(s);
     op.kernel_h = s->kh; op.kernel_w = s->kw; op.stride_h = s->sh; op.stride_w = s->sw;
     op.pad_h = s->ph; op.pad_w = s->pw; op.dilation_h = s->dh; op.dilation_w = s->dw; op.groups = s->g;
+    op.batch = 1 << 20;                     /* as in a plan for so many: small shapes go by Winograd then, too */
     return op;
 }
 static naive_conv conv_3x3(int n, int c, int h, int w, int f, int pad_h, int pad_w)
@@ -1615,6 +1618,7 @@ static void tensors_have_the_cpus_bits(void)
 #  define EMULATED(name) static void name(void) { SKIP("needs the emulator"); }
 EMULATED(every_order_gives_the_same_bits)
 EMULATED(winograd_is_used_where_it_should_be)
+EMULATED(winograd_is_used_where_it_pays)
 EMULATED(winograd_results_do_not_depend_on_the_rest_of_the_batch)
 EMULATED(convolutions_by_cudnn)
 EMULATED(runs_by_cudnn_equal_the_cpus)
@@ -1654,7 +1658,7 @@ static nnt_result live(const char *device, life *l)
 }
 /* ---- Winograd: one product for each element of a tile, all in one call */
 
-static void products_are(const naive_conv *s, int flags, int precision, long of_36, long of_16)
+static void products_for(const naive_conv *s, int batch, int flags, int precision, long of_36, long of_16)
 {
     static const int kinds[3] = { NNT_OP_CONV, NNT_OP_CONV_DATA, NNT_OP_CONV_WEIGHT };
     const size_t n = (size_t)s->n;
@@ -1664,22 +1668,27 @@ static void products_are(const naive_conv *s, int flags, int precision, long of_
         const long before_36 = coc_products(36), before_16 = coc_products(16);
         nnt_op op = conv_op(kinds[i], s, flags);
         op.precision = precision;
+        op.batch = batch;
         op.at[i == 1 ? NNT_GX : NNT_X] = x;
         op.at[i == 0 ? NNT_Y : NNT_GY] = y;
         op.at[i == 2 ? NNT_GW : NNT_W] = w;
         run_alone(op, s->n, s->n, 0, i == 0 ? NNT_Y : i == 1 ? NNT_GX : NNT_GW);
         CHECKF(coc_products(36) - before_36 == of_36 && coc_products(16) - before_16 == of_16,
-               "op kind %d, flags %d, precision %d: %ld of 36, %ld of 16", kinds[i], flags, precision, coc_products(36) - before_36,
-               coc_products(16) - before_16);
+               "op kind %d, batch %d, flags %d, precision %d: %ld of 36, %ld of 16", kinds[i], batch, flags, precision,
+               coc_products(36) - before_36, coc_products(16) - before_16);
     }
     free(x); free(y); free(w);
 }
-static long net_products(nnt_node loss, int precision)
+static void products_are(const naive_conv *s, int flags, int precision, long of_36, long of_16)
+{
+    products_for(s, 1 << 20, flags, precision, of_36, of_16);
+}
+static long net_products(nnt_node loss, int batch, int precision)
 {
     const long before = coc_products(36);
-    nnt_compile_desc d = build("judge", 4, nnt_sgd(0.05f));
+    nnt_compile_desc d = build("judge", batch, nnt_sgd(0.05f));
     d.precision = precision;
-    judge_net(loss, 4, d);
+    judge_net(loss, batch, d);
     return coc_products(36) - before;
 }
 static void winograd_is_used_where_it_should_be(void)
@@ -1702,14 +1711,30 @@ static void winograd_is_used_where_it_should_be(void)
     s = usual; s.dh = 2;            products_are(&s, 0, NNT_FP32, 0, 0);
     s = usual; s.g = 2; s.c = 32; s.f = 32; products_are(&s, 0, NNT_FP32, 0, 0);
     /* two steps of three products, and predictions; a fused one as well as one alone */
-    CHECK(net_products(nnt_mse(nnt_conv2d_ex(start(16, 8, 8), d)), NNT_FP32) >= 7);
-    CHECK(net_products(nnt_mse(nnt_maxpool(nnt_relu(nnt_conv2d_ex(start(16, 8, 8), d)), 2, 2, 0)), NNT_FP32) >= 7);
-    CHECK(net_products(nnt_mse(nnt_conv2d_ex(start(16, 8, 8), d)), NNT_TF32) == 0);
-    CHECK(net_products(nnt_mse(nnt_conv2d_ex(start(16, 4, 4), d)), NNT_FP32) == 0);      /* 16 products instead */
+    CHECK(net_products(nnt_mse(nnt_conv2d_ex(start(16, 8, 8), d)), 4, NNT_FP32) >= 7);
+    CHECK(net_products(nnt_mse(nnt_maxpool(nnt_relu(nnt_conv2d_ex(start(16, 8, 8), d)), 2, 2, 0)), 4, NNT_FP32) >= 7);
+    CHECK(net_products(nnt_mse(nnt_conv2d_ex(start(16, 8, 8), d)), 4, NNT_TF32) == 0);
+    CHECK(net_products(nnt_mse(nnt_conv2d_ex(start(16, 4, 4), d)), 4, NNT_FP32) == 0);      /* nor tiles of 4x4 there */
     before = coc_products(36);
     CHECKF(live("cuda", &l) == NNT_OK && coc_products(36) > before, "%s", l.sentence);      /* what is made to fail below */
     d.exact = 1;
-    CHECK(net_products(nnt_mse(nnt_conv2d_ex(start(16, 8, 8), d)), NNT_FP32) == 0);
+    CHECK(net_products(nnt_mse(nnt_conv2d_ex(start(16, 8, 8), d)), 4, NNT_FP32) == 0);
+}
+/* By hand for 64 channels and filters on 12x12, in multiplications and in what the card does while it moves what is more to
+   move (times 24): one picture saves 4096 (9 x 144 - 36 x 9) = 4.0e6 and moves 72 (4096 + 128 x 9) - 18 x 64 x 144 = 212e3
+   floats, 5.1e6; two save 8.0e6 and move 129e3, 3.1e6. For 32 on 7x7 one picture saves 0.3e6 for 1.5e6; eight save 2.4e6 and
+   move less than columns do. Few samples of a plan for many are done as many would be. */
+static void winograd_is_used_where_it_pays(void)
+{
+    naive_conv s = conv_3x3(1, 64, 12, 12, 64, 1, 1);
+    nnt_conv_desc d = conv(16, 3, 1, 1);
+    products_for(&s, 1, 0, NNT_FP32, 0, 0);
+    products_for(&s, 2, 0, NNT_FP32, 1, 0);
+    s = conv_3x3(1, 32, 7, 7, 32, 1, 1);
+    products_for(&s, 1, 0, NNT_FP32, 0, 0);
+    products_for(&s, 8, 0, NNT_FP32, 1, 0);
+    CHECK(net_products(nnt_mse(nnt_conv2d_ex(start(16, 8, 8), d)), 1, NNT_FP32) == 0);
+    CHECK(net_products(nnt_mse(nnt_conv2d_ex(start(16, 8, 8), d)), 4, NNT_FP32) > 0);
 }
 /* Nor on the chunk that its tiles come in: those of all samples are other ones than those of each. */
 static void winograd_results_do_not_depend_on_the_rest_of_the_batch(void)
@@ -1896,14 +1921,29 @@ static void devices_that_are_not_there(void)
     CHECKF(live("cuda", &l) == NNT_OK, "%s", l.sentence);
 }
 /* cublasLt may find no algorithm for a product with a bias behind it: then that is an op of its own. */
-static void products_without_an_epilogue(void)
+static void epilogue_or_not(double limit)
 {
+    const long before = coc_epilogues();
+    long used;
     life with, without;
     CHECKF(live("cuda", &with) == NNT_OK, "%s", with.sentence);
-    coc_refuse(1);
+    used = coc_epilogues();
+    CHECK(used > before);
+    coc_refuse(without_epilogue = 1);
     CHECKF(live("cuda", &without) == NNT_OK, "%s", without.sentence);
-    coc_refuse(0);
-    CHECKF(error_of(without.y, with.y, 5 * CLASSES, 0) < 1e-5, "%g", error_of(without.y, with.y, 5 * CLASSES, 0));
+    fully_connected();
+    cuda->close(judges_gpu);
+    judges_gpu = NULL;
+    coc_refuse(without_epilogue = 0);
+    CHECK(coc_epilogues() == used);
+    CHECKF(error_of(without.y, with.y, 5 * CLASSES, 0) < limit, "%g", error_of(without.y, with.y, 5 * CLASSES, 0));
+}
+static void products_without_an_epilogue(void)
+{
+    epilogue_or_not(1e-5);
+    precision_now = NNT_BF16;
+    epilogue_or_not(RUN_LIMIT_HALF);
+    precision_now = NNT_FP32;
 }
 /* Two nets on two devices, in turn; tensors from one to the other. */
 static void two_devices_side_by_side(void)
@@ -1983,6 +2023,7 @@ int main(int argc, char **argv)
     TEST(winograd_chunks_of_tiles);
     TEST(winograd_error_over_many_channels);
     TEST(winograd_is_used_where_it_should_be);
+    TEST(winograd_is_used_where_it_pays);
     TEST(winograd_results_do_not_depend_on_the_rest_of_the_batch);
     TEST(fully_connected);
     TEST(activations);
