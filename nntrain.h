@@ -7161,15 +7161,17 @@ static void nnti_conv_weight_out_task(void *arg, int64_t chunk, int worker)
     const int64_t group = chunk / t->filters, f = chunk % t->filters;
     const float *from = t->product + (size_t)group * t->product_group + f * t->g.ldc;
     float *gw = (float *)t->op->at[NNT_GW] + chunk * t->channels * taps;
-    int c, k, l;
+    nnti_tile_end end;
+    int i, l;
     (void)worker;
-    for (c = 0; c < t->channels; c++)
-        for (k = 0; k < taps; k++, gw++) {
-            float s = 0.0f;
-            if (t->dots) for (l = 0; l < lanes; l++) s += *from++;
-            else s = from[k * t->channels + c];
-            *gw = t->accumulate ? *gw + s : s;
-        }
+    memset(&end, 0, sizeof end);
+    end.add = t->accumulate;
+    if (!t->dots) t->isa->turn(from, t->channels, taps, t->channels, gw, taps, &end);
+    else for (i = 0; i < t->channels * taps; i++) {
+        float s = 0.0f;
+        for (l = 0; l < lanes; l++) s += *from++;
+        gw[i] = t->accumulate ? gw[i] + s : s;
+    }
 }
 /* Where x' has the first channel of what output position k = (sample, row, column) of a block meets. */
 static void nnti_conv_weight_table(nnti_conv_weight *t)
