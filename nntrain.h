@@ -5443,7 +5443,10 @@ enum {
         PUT(4, NNTI_FMA(NNTI_SET(NNTI_WINO_P2 * NNTI_WINO_P2), e, \
                         NNTI_FMA(NNTI_SET(NNTI_WINO_Q2 * NNTI_WINO_Q2), f, X(5)))) }
 
-/* For each of count tiles, at x + n xt and y + n yt: y[i * yi + j * yj] = L x L' of x[i * xi + j * xj], vectors of lanes. */
+/* For each of count tiles, at x + n xt and y + n yt: y[i * yi + j * yj] = L x L' of x[i * xi + j * xj], vectors of lanes.
+   Transforms go to as many places as they have elements, which have most often left the caches: those of the next tile are
+   asked for before this one's are computed. */
+enum { NNTI_WINO_APART = 1024 };        /* floats between elements from which on they are */
 typedef void (*nnti_wino_fn)(int count, const float *x, ptrdiff_t xt, ptrdiff_t xi, ptrdiff_t xj,
                              float *y, ptrdiff_t yt, ptrdiff_t yi, ptrdiff_t yj);
 #define NNTI_FROM_X(I) NNTI_LOAD(from + (I) * xi)
@@ -5459,7 +5462,8 @@ typedef void (*nnti_wino_fn)(int count, const float *x, ptrdiff_t xt, ptrdiff_t 
         for (; count > 0; count--, x += xt, y += yt) { \
             const float *from = x; \
             float *to = y; \
-            int n; \
+            int n, m; \
+            if (yj > NNTI_WINO_APART) for (n = 0; n < TO; n++) for (m = 0; m < TO; m++) NNTI_PREFETCH_WRITE(y + yt + n * yi + m * yj); \
             for (n = 0; n < width; n++, from += xj) LINE(NNTI_FROM_X, NNTI_TO_T) \
             for (n = 0; n < TO; n++, to += yi) LINE(NNTI_FROM_T, NNTI_TO_Y) \
         } \
@@ -6033,7 +6037,7 @@ static void nnti_wino_conv(const nnti_exec *e, const nnt_op *op, int kind, int t
 enum {
     NNTI_WINO_WEIGHT_FLOATS = 2048 * 1024, NNTI_WINO_WEIGHT_LEAST = 128, NNTI_WINO_WEIGHT_MOST = 320,
     NNTI_WINO_WEIGHT_FIT = 32,              /* tiles of a block that is worth being kept in the second-level cache */
-    NNTI_WINO_PARTS = 4, NNTI_WINO_PART_FLOATS = 256 * 1024     /* sums of a part at most */
+    NNTI_WINO_PARTS = 4, NNTI_WINO_PART_FLOATS = 512 * 1024     /* sums of a part at most */
 };
 
 /* Tiles of a block at most; as nnti_wino_conv_block, where sums are what passes through the cache behind. */
