@@ -529,13 +529,13 @@ do_demo() {
 
 demangled() { if has c++filt; then c++filt; else cat; fi; }
 
-# The text of a virtual architecture, which real ones are assembled from: kernels for 75 and 90 are the two that differ.
+# The text of a virtual architecture, which real ones are assembled from: bfloat16 is rounded in another way by each of these.
 cuda_text() { check "nntrain_cuda.cu for compute_$1" nvcc -O3 -std=c++17 -Werror all-warnings -ptx -arch="compute_$1" nntrain_cuda.cu -o "build/cuda/$1.raw"; }
 cuda_assemble() {
-    check "nntrain_cuda.cu for sm_$1" ptxas -O3 -v -arch="sm_$1" "build/cuda/$(cuda_base "$1").raw" -o "build/cuda/$1.cubin" &&
+    check "nntrain_cuda.cu for sm_$1" ptxas -O3 -v -Werror -arch="sm_$1" "build/cuda/$(cuda_base "$1").raw" -o "build/cuda/$1.cubin" &&
         demangled <"build/log/nntrain_cuda_cu_for_sm_$1.txt" >"build/cuda/$1.ptxas.txt"
 }
-cuda_base() { if [ "$1" -lt 90 ]; then echo 75; else echo 90; fi; }
+cuda_base() { if [ "$1" -lt 80 ]; then echo 75; elif [ "$1" -lt 90 ]; then echo 80; else echo 90; fi; }
 cuda_example() {
     case $1 in *fashion*) [ -n "$stb" ] || { skip "examples/$1.c with nvcc" "no stb_image"; return; } ;; esac
     case $1 in
@@ -545,9 +545,14 @@ cuda_example() {
     check "examples/$1.c with nvcc" nvcc -O3 -std=c++17 -I. ${stb:+-I"$stb"} "examples/$1.c" build/cuda/nntrain_cuda.o -o "build/cuda/$1" $library -lcublas -lcublasLt
 }
 cuda_kernels() {
-    for arch in 75 90; do demangled <build/cuda/$arch.raw >build/cuda/$arch.ptx; done
-    awk -f tests/cuda_kernels.awk tests/cuda_exceptions.txt build/cuda/*.ptxas.txt build/cuda/75.ptx
+    for arch in 75 80 90; do
+        demangled <build/cuda/$arch.raw >build/cuda/$arch.ptx
+        awk -f tests/cuda_kernels.awk tests/cuda_exceptions.txt build/cuda/*.ptxas.txt build/cuda/$arch.ptx >build/cuda/kernels.txt || { grep '^fault' build/cuda/kernels.txt; return 1; }
+    done
+    cat build/cuda/kernels.txt
 }
+tidy_checks="-*,bugprone-*,performance-*,cert-err33-c,misc-redundant-expression,misc-unused-parameters,-bugprone-easily-swappable-parameters,-bugprone-narrowing-conversions,-bugprone-macro-parentheses,-bugprone-implicit-widening-of-multiplication-result,-bugprone-suspicious-memory-comparison"
+cuda_tidy() { clang-tidy -quiet -warnings-as-errors='*' -checks="$tidy_checks" nntrain_cuda.cu -- -x c++ -std=c++17 -I. -Itests -isystem tests/cuda_on_cpu; }
 without_a_card() {      # the program says so and ends
     LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$(dirname "$(command -v nvcc)")/../lib64 "$@" 2>&1 | tee /dev/stderr | grep -q "no card"
 }
@@ -563,9 +568,11 @@ do_cuda() {             # all: every example, and the table
     mkdir -p build/cuda
     if emulates; then check "tests/device_check.sh, emulated" emulated_device_check || finish
     else skip "tests/device_check.sh, emulated" "needs gcc and g++ on Linux, x86-64"; fi
+    if has clang-tidy; then check "nntrain_cuda.cu by clang-tidy" cuda_tidy || finish
+    else skip "nntrain_cuda.cu by clang-tidy" "not found"; fi
     has nvcc && has ptxas || { skip "CUDA: architectures, registers, instructions" "no nvcc"; return; }
     rm -f build/cuda/*.*
-    printf '75\n90\n' | spread cuda_text || exit 1
+    printf '75\n80\n90\n' | spread cuda_text || exit 1
     nvcc --list-gpu-arch | sed -n 's/^compute_//p' | awk '$1 >= 75' | spread cuda_assemble || exit 1
     check "kernels keep to tests/cuda_exceptions.txt" cuda_kernels || finish
     [ "${1:-}" != all ] || cat "build/log/kernels_keep_to_tests_cuda_exceptions_txt.txt"
@@ -573,7 +580,9 @@ do_cuda() {             # all: every example, and the table
     if has_cudnn; then check "nntrain_cuda.cu with cuDNN" with_cudnn || finish
     else skip "nntrain_cuda.cu with cuDNN" "no cudnn.h"; fi
     if [ "${1:-}" = all ]; then (cd examples && ls *.c) | sed 's/\.c$//' | spread cuda_example || exit 1
-    else cuda_example mlp || finish; fi
+    else cuda_example alexnet || finish; fi
+    if [ -e /dev/nvidiactl ]; then skip "no card is told" "there is one"
+    else check "no card is told" without_a_card build/cuda/alexnet --device cuda --steps 1 --batch 2 --size 96 || finish; fi
 }
 
 # --- bench -------------------------------------------------------------------------------------------------------

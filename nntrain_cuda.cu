@@ -1569,8 +1569,8 @@ enum {
 int nnti_cuda_wino_pays(const nnt_op *op, int side)
 {
     const double e = (side + 2) * (side + 2), samples = (double)nnti_cuda_max(1, op->batch), c = op->in_c, f = op->out_c;
-    const double positions = samples * op->out_h * op->out_w;
-    const double tiles = samples * ((op->out_h + side - 1) / side) * ((op->out_w + side - 1) / side);
+    const int down = (op->out_h + side - 1) / side, across = (op->out_w + side - 1) / side;
+    const double positions = samples * op->out_h * op->out_w, tiles = samples * down * across;
     const double saved = c * f * (9 * positions - e * tiles), moved = 2 * e * (c * f + (c + f) * tiles) - 2 * 9 * c * positions;
     return saved > NNTI_CUDA_WINO_RATE * moved;
 }

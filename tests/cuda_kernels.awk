@@ -3,7 +3,8 @@
 #
 #   awk -f cuda_kernels.awk cuda_exceptions.txt ARCH.ptxas.txt ... FILE.ptx
 #
-# Fails on local memory, spills, double precision, atomics where cuda_exceptions.txt does not give a reason, on blocks that
+# Fails on kernels that the list has no number of registers for, or that take more, on static shared memory of another size,
+# on local memory, spills, double precision, atomics where cuda_exceptions.txt does not give a reason, on blocks that
 # can't start, and on kernels that don't do what it demands.
 
 function short(name)
@@ -18,11 +19,16 @@ function excepted(rule, kernel,    i)
     for (i = 1; i <= rules; i++) if (rule_kind[i] == rule && index(kernel, rule_name[i])) { used[i] = 1; return 1 }
     return 0
 }
+function listed(rule, kernel,    i)      # the number that the list gives; "" without one
+{
+    for (i = 1; i <= rules; i++) if (rule_kind[i] == rule && index(kernel, rule_name[i])) { used[i] = 1; return rule_number[i] + 0 }
+    return ""
+}
 function fault(what) { faults++; print "fault: " what }
 
 FNR == 1 { kind = FILENAME ~ /\.ptx$/ ? "ptx" : FILENAME ~ /exceptions/ ? "rules" : "table"; kernel = "" }
 
-kind == "rules" && !/^#/ && NF { rules++; rule_kind[rules] = $1; rule_name[rules] = $2 }
+kind == "rules" && !/^#/ && NF { rules++; rule_kind[rules] = $1; rule_name[rules] = $2; rule_number[rules] = $3 }
 
 # ---- the assembler's table ----
 
@@ -79,6 +85,10 @@ kind == "ptx" && kernel != "" && /^[ \t]+(@!?%p[0-9]+[ \t]+)?[a-z]/ {
 END {
     for (i = 1; i <= kernels; i++) {
         kernel = order[i]
+        limit = listed("registers", kernel)
+        if (limit == "") fault(kernel ": not in the list of registers")
+        else if (most[kernel] > limit) fault(kernel ": " most[kernel] " registers, at most " limit " are listed")
+        if (shared[kernel] + 0 != listed("shared", kernel) + 0) fault(kernel ": " shared[kernel] + 0 " bytes of static shared memory, not as listed")
         if (most[kernel] * threads[kernel] > 65536) fault(kernel ": " threads[kernel] " threads of " most[kernel] " registers don't fit")
         if (excepted("vector", kernel) && !vector[kernel]) fault(kernel ": no access of four values")
     }
