@@ -40,19 +40,21 @@
      - replace PyTorch for research: it is for training inside a program of one's own
 
    SECTIONS of the implementation, bottom-up; search for the name with its >>
-     >>platform     system headers, compilers, time                 >>file         reading, writing beside and renaming
-     >>alloc        memory, sizes without overflow                  >>safetensors  the format of saved weights
-     >>error        sentences                                       >>cpu          the CPU backend
-     >>threads      locks, the pool of threads                      >>null         the backend that only counts
-     >>memory-info  memory of the machine                           >>devices      the table of backends
-     >>random       counter-based random numbers                    >>profile      where the time goes
-     >>vectors      what vector types lack                          >>net          compile, parameters by name
-     >>random-fill  arrays of random numbers                        >>tensor       shaped arrays on a device
-     >>elementwise  activations, dropout, noise, sums, the update   >>input        files, folders, gzip
-     >>optimizer    constructors, learning rates                    >>picture      headers checked, EXIF, decoding
-     >>gemm         matrix products                                 >>transform    resize, crop, flip, turn, colours
-     >>winograd     convolution with fewer multiplications          >>data         datasets: IDX, CIFAR, folders; parts
-     >>conv         convolution                                     >>loader       batches, made ahead by threads
+     >>platform     system headers, compilers, time                 >>stages       the training program for >>schedule
+     >>alloc        memory, sizes without overflow                  >>report       plans in words and pictures
+     >>error        sentences                                       >>file         reading, writing beside and renaming
+     >>threads      locks, the pool of threads                      >>safetensors  the format of saved weights
+     >>memory-info  memory of the machine                           >>cpu          the CPU backend
+     >>random       counter-based random numbers                    >>null         the backend that only counts
+     >>vectors      what vector types lack                          >>devices      the table of backends
+     >>random-fill  arrays of random numbers                        >>profile      where the time goes
+     >>elementwise  activations, dropout, noise, sums, the update   >>net          compile, parameters by name
+     >>optimizer    constructors, learning rates                    >>tensor       shaped arrays on a device
+     >>gemm         matrix products                                 >>input        files, folders, gzip
+     >>pooled       2x2 max pooling beside convolutions             >>picture      headers checked, EXIF, decoding
+     >>winograd     convolution with fewer multiplications          >>transform    resize, crop, flip, turn, colours
+     >>conv         convolution                                     >>data         datasets: IDX, CIFAR, folders; parts
+     >>few          first layers with their pooling                 >>loader       batches, made ahead by threads
      >>linear       fully connected layers                          >>health       a step op by op, what is not finite
      >>pool         max, average, adaptive pooling                  >>run          step, update, predict
      >>norm         batch normalisation                             >>weights      nets as files
@@ -61,8 +63,6 @@
      >>graph        builders: shapes checked, inferred              >>seeing       profiles in words and pictures
      >>schedule     what to keep and what to make again             >>npy          one array as a file
      >>plan         resolved ops, lifetimes, offsets                >>history      CSV, TensorBoard, one page about a run
-     >>stages       the training program for >>schedule
-     >>report       plans in words and pictures
 
    CONFIGURATION: macros to define before the include, the same in all files of a program
      NNTRAIN_IMPLEMENTATION   not defined   in one file: the functions themselves, not only their declarations
