@@ -7865,16 +7865,24 @@ static void nnti_cpu_linear(const nnti_exec *e, const nnt_op *op, const nnt_run 
     nnti_gemm_run(e, &g, &x, op->workspace);
 }
 
-/* With flag OVER, so many columns of gx at a time are made in the workspace, then masked on their way out: a product
-   that takes several passes would write over the mask in the first. */
+/* With flag OVER and a product that takes several passes, which would write over the mask in the first, so many columns of
+   gx at a time are made in the workspace, then masked on their way out. A BLAS masks after all. */
 enum { NNTI_OVER_COLUMNS = 512 };
+static int nnti_linear_data_passes(const nnt_op *op)
+{
+#ifdef NNT_USE_CBLAS
+    return (op->flags & NNT_OPF_OVER) != 0;
+#else
+    return (op->flags & NNT_OPF_OVER) && nnti_linear_out(op) > NNTI_GEMM_KC;
+#endif
+}
 static int nnti_linear_data_columns(const nnt_op *op)
 {
-    return op->flags & NNT_OPF_OVER ? nnti_min(NNTI_OVER_COLUMNS, nnti_linear_in(op)) : nnti_linear_in(op);
+    return nnti_linear_data_passes(op) ? nnti_min(NNTI_OVER_COLUMNS, nnti_linear_in(op)) : nnti_linear_in(op);
 }
 static size_t nnti_linear_part_bytes(const nnt_op *op, int batch)
 {
-    if (!(op->flags & NNT_OPF_OVER)) return 0;
+    if (!nnti_linear_data_passes(op)) return 0;
     return nnti_round_up((size_t)batch * (size_t)nnti_linear_data_columns(op) * sizeof(float), NNTI_ALIGN);
 }
 /* The product for so many columns. Where few samples share each weight, reading the weights is what takes the time: then
@@ -7931,7 +7939,7 @@ static void nnti_cpu_linear_data(const nnti_exec *e, const nnt_op *op, const nnt
     const int in = nnti_linear_in(op), out = nnti_linear_out(op);
     const nnti_operand gy = nnti_operand_matrix((const float *)op->at[NNT_GY], run->count, out, 1);
     nnti_gemm g;
-    if (op->flags & NNT_OPF_OVER) { nnti_linear_data_over_mask(e, op, run); return; }
+    if (nnti_linear_data_passes(op)) { nnti_linear_data_over_mask(e, op, run); return; }
     g = nnti_linear_data_gemm(e, op, run->count, in);
     g.b = nnti_operand_matrix((const float *)op->at[NNT_W], in, 1, in);
     g.c = (float *)op->at[NNT_GX];

@@ -888,6 +888,15 @@ static void check_linear(int n, int in, int out, int options)
                "linear n=%d in=%d out=%d isa=%d: data's bits", n, in, out, isa);
         e = error_of(gx, want_gx, nx);
         CHECKF(e < GRADIENT_LIMIT, "linear n=%d in=%d out=%d options=%d isa=%d: data %g", n, in, out, options, isa, e);
+        if ((options & MASKED) && !(options & ACCUMULATE)) {        /* over the mask */
+            op.flags |= NNT_OPF_OVER;
+            op.at[NNT_MASK] = gx;
+            memcpy(gx, mask, nx * sizeof(float));
+            CHECKF(run_all(isa, &op, &run, batch, nnti_cpu_linear_data_workspace, nnti_cpu_linear_data, NNT_GX, nx, -1, 0),
+                   "linear n=%d in=%d out=%d isa=%d: data's bits over the mask", n, in, out, isa);
+            e = error_of(gx, want_gx, nx);
+            CHECKF(e < GRADIENT_LIMIT, "linear n=%d in=%d out=%d isa=%d: data over the mask %g", n, in, out, isa, e);
+        }
         if (options & ACCUMULATE) { memcpy(gw, gw0, nw * sizeof(float)); memcpy(gb, gb0, nb * sizeof(float)); }
         CHECKF(run_all(isa, &op, &run, batch, nnti_cpu_linear_weight_workspace, nnti_cpu_linear_weight, NNT_GW, nw,
                        (options & BIAS) ? NNT_GB : -1, nb),
@@ -921,6 +930,8 @@ static void linear_odd_sizes_and_options(void)
     check_linear(3, 1, 1, BIAS);
     check_linear(2, 2000, 130, BIAS | RELU);
     check_linear(2, 130, 2000, ACCUMULATE | MASKED);
+    check_linear(3, 530, 400, MASKED);          /* several passes, over the mask too */
+    check_linear(33, 600, 130, MASKED | BIAS);
 }
 
 int main(int argc, char **argv)
