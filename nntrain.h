@@ -1054,7 +1054,8 @@ enum {
     NNT_OP_CONV_WEIGHT,         /* X GY -> GW [GB]            adds when run->accumulate */
     NNT_OP_CONV_POOL,           /* X W [B] -> Y [AUX]         convolution [relu] and max pooling of it; mid_h, mid_w, pool_...: between */
     NNT_OP_CONV_POOL_DATA,      /* GY AUX W [MASK] -> GX      flags as CONV_DATA */
-    NNT_OP_CONV_POOL_WEIGHT,    /* X GY AUX -> GW [GB]        adds when run->accumulate */
+    NNT_OP_CONV_POOL_WEIGHT,    /* X GY AUX -> GW [GB]        adds when run->accumulate. AUX of these three: as many bytes as
+                                                              MAXPOOL's, in an order that is the backend's own */
     NNT_OP_LINEAR,              /* X W [B] -> Y               y[n][o] = sum_i x[n][i] w[o][i] + b[o]; flag RELU */
     NNT_OP_LINEAR_DATA,         /* GY W [MASK] -> GX          flag ACCUMULATE */
     NNT_OP_LINEAR_WEIGHT,       /* X GY -> GW [GB]            adds when run->accumulate */
@@ -5042,8 +5043,8 @@ typedef struct nnti_pooled_isa {
     void (*max)(const float *top, const float *bottom, int count, const float *bias, int relu, float *y, uint8_t *at);
     /* row[i - first] = gy[i / 2] where at[i / 2] is 2 half + i % 2, else 0; first <= i < last, half 0: upper, 1: lower row */
     void (*spread)(const float *gy, const uint8_t *at, int first, int last, int half, float *row);
-    /* A convolution of few weights with its pooling. s[k] = w[k] times x[table[k] + ..] at 4 positions side by side, of 2
-       rows: .. is 0, step, down and down + step, for window i from 2 i step on. vecs vectors of filters, 1 or 2: w and y
+    /* A convolution of few weights with its pooling: the sums of w[k] x[table[k] + ..] over k < taps at 4 positions, where
+       .. is 0, step, down and down + step, for window i from 2 i step on. vecs vectors of filters, 1 or 2: w and y
        are [..][vecs][lane], bias [vecs][lane], and at has `apart` bytes between vectors. */
     void (*few)(int vecs, const float *x, ptrdiff_t down, ptrdiff_t step, const int32_t *table, int taps, const float *w,
                 const float *bias, int relu, int count, float *y, uint8_t *at, ptrdiff_t apart);
@@ -5233,10 +5234,16 @@ NNTI_AVX2 static void nnti_pooled_quads_avx2(const float *x, ptrdiff_t right, pt
     } \
     attribute static void nnti_pooled_few_bias_##isa(const float *gy, int count, float *sum) \
     { \
-        NNTI_V s = NNTI_LOAD(sum); \
+        NNTI_V s0 = NNTI_LOAD(sum), s1 = NNTI_SET(0), s2 = s1, s3 = s1; \
         int i; \
-        for (i = 0; i < count; i++) s = NNTI_SUM(s, NNTI_LOAD(gy + i * NNTI_W)); \
-        NNTI_STORE(sum, s); \
+        for (i = 0; i + 4 <= count; i += 4, gy += 4 * NNTI_W) { \
+            s0 = NNTI_SUM(s0, NNTI_LOAD(gy)); \
+            s1 = NNTI_SUM(s1, NNTI_LOAD(gy + NNTI_W)); \
+            s2 = NNTI_SUM(s2, NNTI_LOAD(gy + 2 * NNTI_W)); \
+            s3 = NNTI_SUM(s3, NNTI_LOAD(gy + 3 * NNTI_W)); \
+        } \
+        for (; i < count; i++, gy += NNTI_W) s0 = NNTI_SUM(s0, NNTI_LOAD(gy)); \
+        NNTI_STORE(sum, NNTI_SUM(NNTI_SUM(s0, s1), NNTI_SUM(s2, s3))); \
     }
 #define NNTI_POOLED_KERNELS(isa, attribute) \
     NNTI_POOLED_MAX(isa, attribute) \
@@ -5295,9 +5302,17 @@ NNTI_POOLED_KERNELS(avx512, NNTI_AVX512)
 #undef NNTI_MAX
 #undef NNTI_LOAD
 #undef NNTI_STORE
+#undef NNTI_POOLED_MAX
+#undef NNTI_POOLED_SPREAD
+#undef NNTI_POOLED_FEW
+#undef NNTI_FEW_NEW
+#undef NNTI_FEW_ADD
+#undef NNTI_FEW_OUT
+#undef NNTI_POOLED_FEW_WEIGHT
+#undef NNTI_POOLED_KERNELS
 #endif
 
-/* The functions for this op, a convolution with pooling or one of its gradients; NULL: its map is pooled. */
+/* Those of this processor; NULL: maps are pooled. */
 static const nnti_pooled_isa *nnti_pooled_isa_of(const nnti_exec *e)
 {
 #if defined(NNTI_X86)
@@ -7307,7 +7322,8 @@ typedef struct nnti_few {
 enum {
     NNTI_FEW_MOST = 80,             /* weights of a filter; from about there on packed products are faster */
     NNTI_FEW_POSITIONS_MOST = 512,  /* pooled, of a chunk, about */
-    NNTI_FEW_BAND = 1 << 24,        /* floats of a band at most */
+    NNTI_FEW_BAND = 1 << 20,        /* floats of a band, and of a chunk's pooled map, at most: each thread has its own */
+    NNTI_FEW_GATHER_BAND = 1 << 17, /* the same where fast convolution is the other way: more leave the second-level cache */
     NNTI_FEW_GATHER = 24,           /* channels times filters over their sum, at most: see nnti_few_gathers */
     NNTI_FEW_PARTS = 64, NNTI_FEW_SUMS = 1 << 18        /* parts, and floats of all their sums, at most, about */
 };
@@ -7329,20 +7345,24 @@ static nnti_few nnti_few_plan(const nnt_op *op)
     t.map_floats = (size_t)t.rows * (size_t)op->out_w * 2 * NNTI_LANES_MAX;
     return t;
 }
-/* op: a convolution whose indices are not odd, with the pooling's fields */
+/* op: a convolution that is not odd, with the pooling's fields */
 static int nnti_few_fits(const nnt_op *op)
 {
     nnt_op pooled = *op;
+    nnti_few t;
     if (op->groups != 1 || (int64_t)op->in_c * op->kernel_h * op->kernel_w > NNTI_FEW_MOST) return 0;
     pooled.out_h = op->out_h / 2;
     pooled.out_w = op->out_w / 2;
-    return nnti_few_plan(&pooled).band_floats < NNTI_FEW_BAND;
+    t = nnti_few_plan(&pooled);
+    return t.band_floats < NNTI_FEW_BAND
+        && (int64_t)t.rows * pooled.out_w * nnti_max(op->out_c, 2 * NNTI_LANES_MAX) < NNTI_FEW_BAND;
 }
 /* Whether its weights' gradient is better gathered than found by fast convolution: a quarter of the products that the map
    takes are twice as many as those of F(4x4, 3x3), but no transforms are made, which take time by channels. */
 static int nnti_few_gathers(const nnt_op *op)
 {
-    return (double)op->in_c * op->out_c <= (double)NNTI_FEW_GATHER * ((double)op->in_c + op->out_c) && nnti_few_plan(op).band_floats < NNTI_FEW_BAND;
+    return (double)op->in_c * op->out_c <= (double)NNTI_FEW_GATHER * ((double)op->in_c + op->out_c)
+        && nnti_few_plan(op).band_floats <= NNTI_FEW_GATHER_BAND;
 }
 static size_t nnti_few_table_bytes(const nnti_few *t)
 {
@@ -7456,14 +7476,24 @@ static void nnti_few_weight_chunk(const nnti_few *t, int64_t chunk, float *scrat
             isa->few_weight(quads, 2 * t->down, 2 * op->stride_w, t->table + b * NNTI_FEW_TAPS, map + f * positions, at + f * plane,
                             rows, op->out_w, sums + f / lanes * group + b * NNTI_FEW_TAPS * lanes);
 }
+/* Each chunk is summed by itself, then added: of one long chain the rounding would grow with the batch. */
 static void nnti_few_weight_task(void *arg, int64_t part, int worker)
 {
     const nnti_few *t = (const nnti_few *)arg;
-    float *sums = t->sums + (size_t)part * nnti_few_part_floats(t), *scratch = t->scratch + (size_t)worker * t->scratch_floats;
+    const size_t floats = nnti_few_part_floats(t);
+    float *sums = t->sums + (size_t)part * floats, *own = t->scratch + (size_t)worker * t->scratch_floats;
     int64_t chunk;
-    memset(sums, 0, nnti_few_part_floats(t) * sizeof *sums);
-    for (chunk = t->chunks * part / t->parts; chunk < t->chunks * (part + 1) / t->parts; chunk++)
-        nnti_few_weight_chunk(t, chunk, scratch, sums);
+    nnti_sum s;
+    memset(&s, 0, sizeof s);
+    s.isa = t->isa;
+    s.a = s.y = sums;
+    s.b = own;
+    memset(sums, 0, floats * sizeof *sums);
+    for (chunk = t->chunks * part / t->parts; chunk < t->chunks * (part + 1) / t->parts; chunk++) {
+        memset(own, 0, floats * sizeof *own);
+        nnti_few_weight_chunk(t, chunk, own + nnti_round_up(floats, 16), own);
+        nnti_sum_range(&s, 0, (int64_t)floats);
+    }
 }
 /* gw and gb of a vector of filters: the parts' sums in order, to the first's. */
 static void nnti_few_weight_out_task(void *arg, int64_t group, int worker)
@@ -7491,7 +7521,7 @@ static void nnti_few_weight_out_task(void *arg, int64_t group, int worker)
 static size_t nnti_few_weight_scratch(const nnti_few *t)
 {
     const size_t map = (size_t)t->rows * (size_t)t->op->out_w * (size_t)t->op->out_c;
-    return nnti_round_up(t->band_floats * (1 + NNTI_QUAD) + map, 16);
+    return nnti_round_up(nnti_few_part_floats(t), 16) + nnti_round_up(t->band_floats * (1 + NNTI_QUAD) + map, 16);
 }
 static int nnti_few_parts(const nnti_few *t, int count)
 {
@@ -9959,12 +9989,14 @@ static void nnti_conv_map_weight(const nnti_exec *e, const nnt_op *op, const nnt
         else nnti_cpu_conv_weight(e, &front, &part);
     }
 }
+/* Of an op that needs no map. */
+static int nnti_weight_is_gathered(const nnt_op *op) { return !nnti_wino_pick(op) || nnti_few_gathers(op); }
 static void nnti_cpu_conv_pool_weight(const nnti_exec *e, const nnt_op *op, const nnt_run *run)
 {
     const nnt_op front = nnti_fused_front(op, NNT_OP_CONV_WEIGHT, 0);
     const nnti_pooled pooled = nnti_fused_pooled(e, op);
     if (!pooled.isa) nnti_conv_map_weight(e, op, run);
-    else if (!nnti_wino_pick(op) || nnti_few_gathers(op)) nnti_few_weight(e, op, &pooled, run);
+    else if (nnti_weight_is_gathered(op)) nnti_few_weight(e, op, &pooled, run);
     else {
         nnti_conv_weight_bias(e, op, run);      /* the pooled gradient has the same sum */
         nnti_wino_weight_add(e, &front, nnti_wino_pick(op), run->count, 0, &pooled);
@@ -9976,7 +10008,7 @@ static size_t nnti_cpu_conv_pool_weight_workspace(const nnti_exec *e, const nnt_
     const nnti_pooled pooled = nnti_fused_pooled(e, op);
     const size_t map = pooled.isa ? 0 : nnti_fused_map_bytes(op, nnti_mid_size(op));
     const nnt_op front = nnti_fused_front(op, NNT_OP_CONV_WEIGHT, map);
-    if (pooled.isa && (!nnti_wino_pick(op) || nnti_few_gathers(op))) return nnti_few_weight_bytes(e, op, batch);
+    if (pooled.isa && nnti_weight_is_gathered(op)) return nnti_few_weight_bytes(e, op, batch);
     return map + nnti_cpu_conv_weight_workspace(e, &front, pooled.isa ? batch : nnti_min(batch, nnti_fused_samples(op, nnti_mid_size(op))));
 }
 
@@ -10570,6 +10602,9 @@ NNT_API nnt_node nnt_conv2d_ex(nnt_node x, nnt_conv_desc d)
     if (d.groups < 1 || g->in_c % d.groups || d.filters % d.groups)
         return nnti_fail(x.net, NNT_ERR_SHAPE, &n, "%d groups don't divide %d input channels and %d filters", d.groups, g->in_c, d.filters);
     g->groups = d.groups;
+#if defined(NNT_EXACT_CONV)
+    d.exact = 1;
+#endif
     if (d.exact) g->flags |= NNT_OPF_EXACT;
     n.shape[0] = d.filters;
     n.shape[1] = (int)((nnti_padded(g->in_h, d.pad) - nnti_reach(d.kernel, d.dilation)) / d.stride + 1);

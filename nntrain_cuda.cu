@@ -1574,7 +1574,7 @@ int nnti_cuda_wino_pays(const nnt_op *op, int side)
     const double saved = c * f * (9 * positions - e * tiles), moved = 2 * e * (c * f + (c + f) * tiles) - 2 * 9 * c * positions;
     return saved > NNTI_CUDA_WINO_RATE * moved;
 }
-/* Results along a tile's side; 0: not by Winograd. By shapes only. */
+/* Results along a tile's side; 0: not by Winograd. By shapes and the plan's batch. */
 int nnti_cuda_wino_side(const nnt_op *op)
 {
 #if !defined(NNT_EXACT_CONV)

@@ -333,7 +333,8 @@ static void check_pooled(const naive_conv *s, int options)
         for (i = 0; i < nm; i++) map_gy[i] = 0;
         for (i = 0; i < ny; i++) {
             /* the value at the index, and the largest of its window, which it may miss by rounding only; sums of K products of
-               values up to 1 are some sqrt(K) in size, and `limit` is in units of that size */
+               values up to 1 are some sqrt(K) in size. Limits are of norms: twice, as two values are compared, single ones of
+               thousands are up to 5 of those off, and Winograd's first values of a tile up to twice its others */
             const size_t at = pooled_place(&op, lanes, (const uint8_t *)aux, i), mw = (size_t)op.mid_w;
             const size_t row = at / mw % (size_t)op.mid_h / 2 * 2, first = at / (mw * (size_t)op.mid_h) * mw * (size_t)op.mid_h + row * mw + at % mw / 2 * 2;
             const double largest = fmax(fmax(map[first], map[first + 1]), fmax(map[first + mw], map[first + mw + 1]));
@@ -462,6 +463,30 @@ static void pooled_convolutions_take_the_first_of_equals_and_pass_nan(void)
         }
         release();
     }
+}
+/* Gradients that are all the same, as behind an average over the map: sums of many equal values are where floats lose most. */
+static void pooled_bias_gradient_of_a_large_map_is_exact(void)
+{
+    const naive_conv s = { 4, 1, 512, 1024, 16, 3, 3, 1, 1, 1, 1, 1, 1, 1 };
+    nnt_op op = pooled_op(&s, NNT_OP_CONV_POOL_WEIGHT);
+    const size_t nx = (size_t)4 * 512 * 1024, ny = (size_t)4 * 16 * 256 * 512;
+    float *gy = floats(ny), *gb = floats(16), *aux = floats(ny / 4);
+    double want[16];
+    size_t i;
+    int k;
+    nnt_run run;
+    memset(&run, 0, sizeof run);
+    run.count = 4;
+    for (i = 0; i < ny; i++) gy[i] = 1e-3f;
+    memset(aux, 0, ny);
+    for (i = 0; i < 16; i++) want[i] = 4.0 * 256 * 512 * (double)1e-3f;
+    op.at[NNT_X] = random_floats(nx); op.at[NNT_GY] = gy; op.at[NNT_AUX] = aux; op.at[NNT_GW] = floats(16 * 9); op.at[NNT_GB] = gb;
+    for (k = 0; k < isa_count(); k++) {
+        if (!pooled_lanes(isa_at(k), &op)) continue;
+        CHECK(run_all(isa_at(k), &op, &run, 4, nnti_cpu_conv_pool_weight_workspace, nnti_cpu_conv_pool_weight, NNT_GB, 16, -1, 0));
+        CHECKF(error_of(gb, want, 16) < GRADIENT_LIMIT, "isa=%d: bias %g", isa_at(k), error_of(gb, want, 16));
+    }
+    release();
 }
 static void some_convolutions_pooled_without_a_map(void)
 {
@@ -965,6 +990,7 @@ int main(int argc, char **argv)
     TEST(pooled_convolutions_of_few_weights);
     TEST(pooled_convolutions_by_winograd);
     TEST(pooled_convolutions_take_the_first_of_equals_and_pass_nan);
+    TEST(pooled_bias_gradient_of_a_large_map_is_exact);
     TEST(some_convolutions_pooled_without_a_map);
     TEST(at_least_300_convolutions_were_checked);
     TEST(gemm_all_transposes_and_odd_sizes);
