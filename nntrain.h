@@ -7476,11 +7476,13 @@ static void nnti_few_weight_chunk(const nnti_few *t, int64_t chunk, float *scrat
             isa->few_weight(quads, 2 * t->down, 2 * op->stride_w, t->table + b * NNTI_FEW_TAPS, map + f * positions, at + f * plane,
                             rows, op->out_w, sums + f / lanes * group + b * NNTI_FEW_TAPS * lanes);
 }
-/* Each chunk is summed by itself, then added: of one long chain the rounding would grow with the batch. */
+/* Some hundred positions are summed by themselves, then added: of one long chain the rounding would grow with the batch. */
 static void nnti_few_weight_task(void *arg, int64_t part, int worker)
 {
     const nnti_few *t = (const nnti_few *)arg;
     const size_t floats = nnti_few_part_floats(t);
+    const int64_t first = t->chunks * part / t->parts, last = t->chunks * (part + 1) / t->parts;
+    const int64_t each = nnti_max64(1, NNTI_FEW_POSITIONS_MOST / ((int64_t)t->rows * t->op->out_w));
     float *sums = t->sums + (size_t)part * floats, *own = t->scratch + (size_t)worker * t->scratch_floats;
     int64_t chunk;
     nnti_sum s;
@@ -7489,10 +7491,10 @@ static void nnti_few_weight_task(void *arg, int64_t part, int worker)
     s.a = s.y = sums;
     s.b = own;
     memset(sums, 0, floats * sizeof *sums);
-    for (chunk = t->chunks * part / t->parts; chunk < t->chunks * (part + 1) / t->parts; chunk++) {
-        memset(own, 0, floats * sizeof *own);
+    for (chunk = first; chunk < last; chunk++) {
+        if ((chunk - first) % each == 0) memset(own, 0, floats * sizeof *own);
         nnti_few_weight_chunk(t, chunk, own + nnti_round_up(floats, 16), own);
-        nnti_sum_range(&s, 0, (int64_t)floats);
+        if ((chunk - first) % each == each - 1 || chunk + 1 == last) nnti_sum_range(&s, 0, (int64_t)floats);
     }
 }
 /* gw and gb of a vector of filters: the parts' sums in order, to the first's. */
