@@ -3616,8 +3616,9 @@ NNT_API float nnt_learning_rate(const nnt_optimizer *o, int64_t step)
 enum {
     NNTI_PANEL_MAX = 32,            /* columns of a panel at most */
     NNTI_TILE_MAX = 14,             /* rows of a tile at most */
-    NNTI_GROUP_MAX = 16,            /* panels that are packed together at most */
-    NNTI_GROUP_FLOATS = 96 * 1024,  /* and their floats: beside a tile of A they stay in the second-level cache */
+    NNTI_GROUP_USUAL = 8,           /* panels that are packed together where A or C is large */
+    NNTI_GROUP_MAX = 16,            /* and at most */
+    NNTI_GROUP_FLOATS = 96 * 1024,  /* their floats, about: beside a tile of A they stay in the second-level cache */
     NNTI_GEMM_KC = 384,             /* length of a block of k: a panel nearly fits in the first-level cache */
     NNTI_GEMM_ROWS = 1024           /* rows of C that one chunk of work has at most */
 };
@@ -4685,7 +4686,7 @@ static void nnti_gemm_plan(nnti_gemm *g, const nnti_gemm_isa *isa)
        second-level cache: bring each tile of it for several panels. */
     g->group = 1;
     if (blocks == 1 ? g->kc < 128 && (double)g->m * (double)g->n > 4e6 : (double)g->m * g->k > 256e3)
-        g->group = (int)nnti_max64(1, nnti_min64(8, g->n / nnti_panel_width(isa) / 4));
+        g->group = (int)nnti_max64(1, nnti_min64(NNTI_GROUP_USUAL, g->n / nnti_panel_width(isa) / 4));
 }
 /* Packs as many panels together as the second-level cache holds, so that B's rows are read and C's are written in long
    pieces. */
@@ -5039,7 +5040,7 @@ static nnti_gemm nnti_gemm_new(const nnti_exec *e, int m, int64_t n, int k)
 typedef struct nnti_pooled_isa {
     int lanes;
     /* y[i] = the largest of top[2 i], top[2 i + 1], bottom[2 i] and bottom[2 i + 1] + bias, at least 0 if relu; at[i] = which
-       of the four it is, unless `at` is NULL; i < count. NaN and equal values as in nnti_maxpool_window. */
+       of the four it is; i < count. bias and `at` may be NULL. NaN and equal values as in nnti_maxpool_window. */
     void (*max)(const float *top, const float *bottom, int count, const float *bias, int relu, float *y, uint8_t *at);
     /* row[i - first] = gy[i / 2] where at[i / 2] is 2 half + i % 2, else 0; first <= i < last, half 0: upper, 1: lower row */
     void (*spread)(const float *gy, const uint8_t *at, int first, int last, int half, float *row);
@@ -5159,7 +5160,7 @@ NNTI_AVX2 static void nnti_pooled_quads_avx2(const float *x, ptrdiff_t right, pt
     attribute static void nnti_pooled_max_##isa(const float *top, const float *bottom, int count, const float *bias, int relu, \
                                                 float *y, uint8_t *at) \
     { \
-        const NNTI_V add = NNTI_LOAD(bias); \
+        const NNTI_V add = bias ? NNTI_LOAD(bias) : NNTI_SET(0); \
         int i; \
         for (i = 0; i < count; i++, top += 2 * NNTI_W, bottom += 2 * NNTI_W) { \
             NNTI_BEST b; \
@@ -5182,6 +5183,7 @@ NNTI_AVX2 static void nnti_pooled_quads_avx2(const float *x, ptrdiff_t right, pt
                                                          const int32_t *table, int taps, const float *w, const float *bias, \
                                                          int relu, int count, float *y, uint8_t *at, ptrdiff_t apart) \
     { \
+        const NNTI_V bias0 = bias ? NNTI_LOAD(bias) : NNTI_SET(0), bias1 = bias && vecs > 1 ? NNTI_LOAD(bias + NNTI_W) : bias0; \
         int i, k; \
         for (i = 0; i < count; i++, x += 2 * step, y += vecs * NNTI_W) { \
             NNTI_V u0 = NNTI_SET(0), u1 = u0, u2 = u0, u3 = u0, v0 = u0, v1 = u0, v2 = u0, v3 = u0; \
@@ -5196,11 +5198,11 @@ NNTI_AVX2 static void nnti_pooled_quads_avx2(const float *x, ptrdiff_t right, pt
                     v0 = NNTI_FMA(w1, x0, v0); v1 = NNTI_FMA(w1, x1, v1); v2 = NNTI_FMA(w1, x2, v2); v3 = NNTI_FMA(w1, x3, v3); \
                 } \
             } \
-            nnti_largest_##isa(&b, u0, u1, u2, u3, NNTI_LOAD(bias), relu); \
+            nnti_largest_##isa(&b, u0, u1, u2, u3, bias0, relu); \
             NNTI_STORE(y, b.value); \
             if (at) nnti_put_bytes_##isa(at + i * NNTI_W, b.at); \
             if (vecs == 1) continue; \
-            nnti_largest_##isa(&b, v0, v1, v2, v3, NNTI_LOAD(bias + NNTI_W), relu); \
+            nnti_largest_##isa(&b, v0, v1, v2, v3, bias1, relu); \
             NNTI_STORE(y + NNTI_W, b.value); \
             if (at) nnti_put_bytes_##isa(at + apart + i * NNTI_W, b.at); \
         } \
@@ -5787,11 +5789,12 @@ static void nnti_wino_pooled_rows(const nnti_wino *t, const float *x, const nnti
                                   nnti_wino_lines columns, float *to)
 {
     const ptrdiff_t plane = (ptrdiff_t)p->h * p->w;
-    const int lanes = t->isa->lanes, width = columns.last - columns.first, whole = width == p->w;
+    const int lanes = t->isa->lanes, width = columns.last - columns.first, count = rows.last - rows.first;
+    const int whole = width == p->w && count > 0, each = whole ? count * width : width;     /* whole rows lie side by side */
     int r;
-    for (r = rows.first; r < (whole ? nnti_min(rows.first + 1, rows.last) : rows.last); r++, to += (ptrdiff_t)width * lanes)
-        t->gemm->pack_transposed(to, lanes, lanes, x + (ptrdiff_t)r * p->w + columns.first, plane, lanes,
-                                 whole ? (rows.last - rows.first) * width : width);
+    for (r = 0; r < (whole ? 1 : count); r++)
+        t->gemm->pack_transposed(to + (ptrdiff_t)r * width * lanes, lanes, lanes,
+                                 x + (ptrdiff_t)(rows.first + r) * p->w + columns.first, plane, lanes, each);
 }
 /* Channels [c, c + lanes) of columns tiles of a row, to [size][(columns - 1) m + size][lanes]. */
 static void nnti_wino_window(const nnti_wino *t, const nnti_wino_image *g, int c, int n, int row, int column, int columns,
@@ -5912,24 +5915,24 @@ static void nnti_wino_put(const nnti_wino *t, const nnti_wino_at *at, int f, con
 /* The same, pooled on the way. Tiles have an even number of results a side. */
 static void nnti_wino_put_pooled(const nnti_wino *t, const nnti_wino_at *at, int f, float *window, ptrdiff_t pitch)
 {
-    static const float none[NNTI_LANES_MAX] = { 0 };
     const nnti_pooled *p = &t->y.pooled;
     const int lanes = t->isa->lanes, half = t->m / 2, row = at->row * half, column = at->column * half;
-    const int rows = nnti_min(half, p->h - row), columns = nnti_min(at->columns * half, p->w - column), whole = columns == p->w;
+    const int rows = nnti_min(half, p->h - row), columns = nnti_min(at->columns * half, p->w - column);
+    const int whole = columns == p->w, each = whole ? rows * columns : columns;     /* whole rows lie side by side */
     const ptrdiff_t plane = (ptrdiff_t)p->h * p->w, to = ((ptrdiff_t)at->n * t->y.channels + f) * plane;
-    float *y = nnti_wino_room(t, window), *from = y;
+    float *y = nnti_wino_room(t, window);
     nnti_tile_end end;
     int r;
     memset(&end, 0, sizeof end);
-    if (columns <= 0) return;
-    for (r = 0; r < rows; r++, y += columns * lanes) {
+    if (rows <= 0 || columns <= 0) return;              /* a last row or column that no window covers */
+    for (r = 0; r < rows; r++) {
         const ptrdiff_t position = (ptrdiff_t)(row + r) * p->w + column;
-        p->isa->max(window + 2 * r * pitch, window + (2 * r + 1) * pitch, columns, t->end.row_bias ? t->end.row_bias + f : none,
-                    t->end.relu, y, p->at ? p->at + to + position * lanes : NULL);
+        p->isa->max(window + 2 * r * pitch, window + (2 * r + 1) * pitch, columns, t->end.row_bias ? t->end.row_bias + f : NULL,
+                    t->end.relu, y + (ptrdiff_t)r * columns * lanes, p->at ? p->at + to + position * lanes : NULL);
     }
-    for (r = 0; t->result && r < (whole ? nnti_min(1, rows) : rows); r++, from += columns * lanes)
-        t->gemm->turn(from, lanes, whole ? rows * columns : columns, lanes, t->result + to + (ptrdiff_t)(row + r) * p->w + column,
-                      plane, &end);
+    for (r = 0; t->result && r < (whole ? 1 : rows); r++)
+        t->gemm->turn(y + (ptrdiff_t)r * columns * lanes, lanes, each, lanes,
+                      t->result + to + (ptrdiff_t)(row + r) * p->w + column, plane, &end);
 }
 /* Results of filters [f, f + lanes) from their products. */
 static void nnti_wino_write(const nnti_wino *t, const float *products, int f, int64_t first, int count, float *window)
@@ -6609,23 +6612,17 @@ static void nnti_taps_sums(const nnti_taps *t, const nnti_gemm *g, int first, in
                 }
     }
 }
-/* Turned: a row of positions whose columns of C don't lie side by side. row: room for [columns][positions]. */
-static void nnti_taps_scatter(const nnti_gemm *g, const float *sums, int width, int columns, float *row, float *c,
-                              const float *bias, const float *mask)
+/* Turned: a row of positions whose columns of C don't lie side by side, as those of data's gradients of strided convolutions,
+   which have neither bias nor relu. row: room for [columns][positions]. */
+static void nnti_taps_scatter(const nnti_gemm *g, const float *sums, int width, int columns, float *row, float *c, const float *mask)
 {
-    const ptrdiff_t stride = g->c_lines.stride, count = (ptrdiff_t)g->c_lines.inner;
+    const ptrdiff_t count = (ptrdiff_t)g->c_lines.inner;
     nnti_tile_end none;
-    ptrdiff_t i;
     int f;
     memset(&none, 0, sizeof none);
     g->isa->turn(sums, width, count, columns, row, count, &none);
-    for (f = 0; f < columns; f++, c += g->ldc, row += count) {
-        const float b = bias ? bias[f] : 0.0f;
-        if (!bias && !g->end.relu) g->isa->scatter(row, (int)count, c, mask, stride, g->end.add);
-        else for (i = 0; i < count; i++)
-            c[i * stride] = nnti_end_value(&g->end, b, c + i * stride, mask ? mask + i * stride : NULL, row[i]);
-        if (mask) mask += g->ldc;
-    }
+    for (f = 0; f < columns; f++)
+        g->isa->scatter(row + f * count, (int)count, c + f * g->ldc, mask ? mask + f * g->ldc : NULL, g->c_lines.stride, g->end.add);
 }
 /* Turned: panels [panel0, panel1) of a chunk. */
 static void nnti_taps_block(const nnti_taps *t, const nnti_gemm *g, int panel0, int panel1, int samples, int rows,
@@ -6648,7 +6645,7 @@ static void nnti_taps_block(const nnti_taps *t, const nnti_gemm *g, int panel0, 
             else
                 for (i = 0; i < rows; i++)
                     nnti_taps_scatter(g, from + (ptrdiff_t)i * t->w.grid * width, width, columns, sums + t->g.n * width,
-                                      g->c + at + i * g->c_lines.middle_stride, end.row_bias,
+                                      g->c + at + i * g->c_lines.middle_stride,
                                       end.mask ? end.mask + i * g->c_lines.middle_stride : NULL);
             from += (ptrdiff_t)rows * t->w.grid * width;
         }
@@ -7325,6 +7322,7 @@ enum {
     NNTI_FEW_BAND = 1 << 20,        /* floats of a band, and of a chunk's pooled map, at most: each thread has its own */
     NNTI_FEW_GATHER_BAND = 1 << 17, /* the same where fast convolution is the other way: more leave the second-level cache */
     NNTI_FEW_GATHER = 24,           /* channels times filters over their sum, at most: see nnti_few_gathers */
+    NNTI_FEW_GATHER_PARTS = 8,      /* and so many parts at least, for as many threads */
     NNTI_FEW_PARTS = 64, NNTI_FEW_SUMS = 1 << 18        /* parts, and floats of all their sums, at most, about */
 };
 
@@ -7357,12 +7355,17 @@ static int nnti_few_fits(const nnt_op *op)
     return t.band_floats < NNTI_FEW_BAND
         && (int64_t)t.rows * pooled.out_w * nnti_max(op->out_c, 2 * NNTI_LANES_MAX) < NNTI_FEW_BAND;
 }
+static size_t nnti_few_part_floats(const nnti_few *t)
+{
+    return (size_t)t->op->out_c * ((size_t)t->blocks * NNTI_FEW_TAPS + 1);
+}
 /* Whether its weights' gradient is better gathered than found by fast convolution: a quarter of the products that the map
    takes are twice as many as those of F(4x4, 3x3), but no transforms are made, which take time by channels. */
 static int nnti_few_gathers(const nnt_op *op)
 {
+    const nnti_few t = nnti_few_plan(op);
     return (double)op->in_c * op->out_c <= (double)NNTI_FEW_GATHER * ((double)op->in_c + op->out_c)
-        && nnti_few_plan(op).band_floats <= NNTI_FEW_GATHER_BAND;
+        && t.band_floats <= NNTI_FEW_GATHER_BAND && nnti_few_part_floats(&t) <= NNTI_FEW_SUMS / NNTI_FEW_GATHER_PARTS;
 }
 static size_t nnti_few_table_bytes(const nnti_few *t)
 {
@@ -7395,7 +7398,6 @@ static void nnti_few_task(void *arg, int64_t chunk, int worker)
 {
     const nnti_few *t = (const nnti_few *)arg;
     const nnt_op *op = t->op;
-    static const float none[2 * NNTI_LANES_MAX] = { 0 };
     const float *bias = (const float *)op->at[NNT_B];
     const int64_t sample = chunk / t->bands;
     const int lanes = t->pooled.isa->lanes, first = (int)(chunk % t->bands) * t->rows;
@@ -7412,7 +7414,7 @@ static void nnti_few_task(void *arg, int64_t chunk, int worker)
         vecs = nnti_min(2, (filters - f) / lanes);
         for (r = 0; r < rows; r++)
             t->pooled.isa->few(vecs, band + 2 * r * t->down, t->down, op->stride_w, t->table, t->taps,
-                               t->w + (ptrdiff_t)f * t->taps, bias ? bias + f : none, (op->flags & NNT_OPF_RELU) != 0, op->out_w,
+                               t->w + (ptrdiff_t)f * t->taps, bias ? bias + f : NULL, (op->flags & NNT_OPF_RELU) != 0, op->out_w,
                                map + (ptrdiff_t)r * op->out_w * vecs * lanes,
                                t->pooled.at ? t->pooled.at + index + (ptrdiff_t)r * op->out_w * lanes : NULL, plane * lanes);
         if (op->at[NNT_Y])
@@ -7449,10 +7451,6 @@ static void nnti_few_forward(const nnti_exec *e, const nnt_op *op, const nnti_po
 
 /* ---- gradient of the weights ---- */
 
-static size_t nnti_few_part_floats(const nnti_few *t)
-{
-    return (size_t)t->op->out_c * ((size_t)t->blocks * NNTI_FEW_TAPS + 1);
-}
 static void nnti_few_weight_chunk(const nnti_few *t, int64_t chunk, float *scratch, float *sums)
 {
     const nnt_op *op = t->op;
@@ -8395,7 +8393,7 @@ NNTI_AVX2 static void nnti_maxpool_scatter_2x2_avx2(const nnt_op *op, const floa
             float *to = gx + (int64_t)(2 * oy + row) * op->in_w;
             for (i = 0; i < op->out_w; i += 8) {
                 const int ox = nnti_min(i, op->out_w - 8);
-                const __m256i at = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(aux + ox)));
+                const __m256i at = nnti_get_bytes_avx2(aux + ox);
                 const __m256 g = _mm256_loadu_ps(gy + ox);
                 const __m256 left = nnti_where_avx2(g, at, 2 * row), right = nnti_where_avx2(g, at, 2 * row + 1);
                 const __m256 low = _mm256_unpacklo_ps(left, right), high = _mm256_unpackhi_ps(left, right);
