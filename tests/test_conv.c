@@ -172,6 +172,15 @@ static void reference_weight(const nnti_exec *e, const nnt_op *op, const nnt_run
     nnti_conv_c_weight(op, run);
 }
 
+/* What a convolution does with its sums y[n][f][plane]. */
+static void naive_end(double *y, size_t n, size_t plane, const float *b, size_t filters, int options)
+{
+    size_t i;
+    for (i = 0; i < n; i++) {
+        if (options & BIAS) y[i] += b[i / plane % filters];
+        if ((options & RELU) && y[i] < 0.0) y[i] = 0.0;
+    }
+}
 /* Forward, data and weights of one configuration on every instruction set, and on the plain loops. s->n samples are
    run, with PARTIAL of a batch that is larger. */
 static void check_conv(const naive_conv *s, int options)
@@ -194,10 +203,7 @@ static void check_conv(const naive_conv *s, int options)
     run.accumulate = (options & ACCUMULATE) != 0;
 
     naive_conv_forward(s, x, w, want_y);
-    for (i = 0; i < ny; i++) {
-        if (options & BIAS) want_y[i] += b[i / (size_t)(oh * ow) % nf];
-        if ((options & RELU) && want_y[i] < 0.0) want_y[i] = 0.0;
-    }
+    naive_end(want_y, ny, (size_t)(oh * ow), b, nf, options);
     naive_conv_data(s, gy, w, want_gx);
     for (i = 0; i < nx; i++) {
         if (options & ACCUMULATE) want_gx[i] += gx0[i];
@@ -314,10 +320,7 @@ static void check_pooled(const naive_conv *s, int options)
     run.count = s->n;
     run.accumulate = (options & ACCUMULATE) != 0;
     naive_conv_forward(s, x, w, map);
-    for (i = 0; i < nm; i++) {
-        if (options & BIAS) map[i] += b[i / (size_t)(shape.mid_h * shape.mid_w) % nf];
-        if ((options & RELU) && map[i] < 0.0) map[i] = 0.0;
-    }
+    naive_end(map, nm, (size_t)(shape.mid_h * shape.mid_w), b, nf, options);
     for (k = 0; k < isa_count(); k++) {
         const int isa = isa_at(k);
         nnt_op op = shape;
