@@ -1091,7 +1091,10 @@ static void every_kind_of_op_was_compared(void)
    Whole runs on device "cuda": against "cpu", and with the same bits whatever should not matter
    ============================================================================ */
 
-enum { SAMPLES = 40, CHANNELS = 2, SIDE = 8, CLASSES = 5, VALUES = CHANNELS * SIDE * SIDE, STEPS = 6 };
+enum {
+    SAMPLES = 40, CHANNELS = 2, SIDE = 8, CLASSES = 5, VALUES = CHANNELS * SIDE * SIDE,
+    STEPS = SLOW ? 4 : 6            /* two of whole batches, the second captured; of a part; whole, replayed */
+};
 static float   data_x[SAMPLES * VALUES];
 static uint8_t data_bytes[SAMPLES * VALUES];
 static int32_t data_labels[SAMPLES];
@@ -1248,7 +1251,7 @@ static void batches_in_parts_equal_the_cpus_whole_ones(void)
     for (i = 0; i < (int)RUN_CASES; i++) {
         nnt_compile_desc d = desc_of(&run_cases[i], "cuda");
         if (run_cases[i].logits == residual_net) continue;      /* batch norm's statistics are of the whole batch */
-        for (d.micro_batch = 1; d.micro_batch < MOST_BATCH; d.micro_batch += precision_now == NNT_BF16 ? 4 : 2) run_equals_the_cpus(&run_cases[i], d);
+        for (d.micro_batch = 1; d.micro_batch < MOST_BATCH; d.micro_batch += SLOW || precision_now == NNT_BF16 ? 4 : 2) run_equals_the_cpus(&run_cases[i], d);
     }
 }
 /* Under another order of threads, blocks and streams too, and as long as each op is launched by itself as in a graph. All
